@@ -1,0 +1,1 @@
+"""The conformance suite: judges any implementation of the contracts against the spec."""

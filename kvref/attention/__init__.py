@@ -1,0 +1,1 @@
+"""Softmax attention over a KV cache: pure functions of the slots they read."""

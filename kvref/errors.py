@@ -1,0 +1,33 @@
+"""What can be wrong with an input, as exceptions.
+
+Every message has the same three parts: the argument, what was found, what was expected; where a requirement
+of the spec decides, its id follows in parentheses. A function that raises has changed nothing.
+"""
+
+
+class KVError(ValueError):
+    """Base of every error kvref raises about an input."""
+
+
+class ShapeError(KVError):
+    """An array has the wrong rank or the wrong extent along an axis."""
+
+
+class DTypeError(KVError):
+    """An array or a name has a dtype that the operation does not define."""
+
+
+class LengthError(KVError):
+    """`seq_lens`, `query_start_loc` or a quantity derived from them is impossible."""
+
+
+class BlockTableError(KVError):
+    """A block table names a block that the cache does not have, or is too short for a length."""
+
+
+class SlotMappingError(KVError):
+    """A slot mapping names a slot that the cache does not have, or one slot twice."""
+
+
+class ArgumentError(KVError):
+    """A scalar or a name is outside the set that the operation defines."""

@@ -1,0 +1,1 @@
+"""Where the bytes behind the slots lie."""
