@@ -1,0 +1,164 @@
+"""What a subject says about itself: arithmetic, choices, features, limits. Declared, then checked exactly.
+
+Realises: KV-CONF-003 claims-are-checked, KV-CONF-004 named-choices, KV-CONF-005 minimum-domain.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from kvref.attention.bounds import Arithmetic
+from kvref.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A point where engines differ: the canonical answer, its named alternatives, and what each risks."""
+
+    name: str
+    canonical: str
+    alternatives: Mapping[str, str]
+    """Alternative -> the hazard it brings to whoever relies on the canonical answer."""
+
+
+CHOICES: dict[str, Choice] = {
+    choice.name: choice
+    for choice in (
+        Choice(
+            "empty-row-lse",
+            "-inf",
+            {
+                "+inf": "merging such a part gives NaN or drops the other part, unless the merge knows the spelling"
+            },
+        ),
+        Choice(
+            "lse-base",
+            "e",
+            {"2": "merged with a natural-log part, the weights are wrong and no error is raised"},
+        ),
+        Choice("lse-sink", "excluded", {"included": "merging two such parts counts the sink twice"}),
+        Choice(
+            "causal-corner",
+            "bottom_right",
+            {
+                "top_left": "a chunk of queries over a longer cache attends to the oldest tokens instead of its own"
+            },
+        ),
+        Choice(
+            "window-spelling",
+            "tokens",
+            {"left": "a window of W reads W + 1 tokens; a cache that keeps W tokens misses one"},
+        ),
+        Choice(
+            "dead-slots",
+            "any_bits",
+            {"any_finite": "a NaN or infinity left in a freed or padded slot spreads into live outputs"},
+        ),
+        Choice(
+            "table-padding",
+            "any_value",
+            {"valid_block": "a padded table filled with −1 or stale ids reads out of bounds"},
+        ),
+    )
+}
+
+#: Feature -> what a subject that claims it must support.
+FEATURES: dict[str, str] = {
+    "prefill": "more than one query token a request",
+    "lse": "return_lse=True returns the log of the total weight beside the output",
+    "non_causal": "causal=False attends to the whole context",
+    "window": "sliding window",
+    "chunk_size": "chunked-local attention",
+    "softcap": "tanh soft cap on the logits",
+    "sinks": "a learned sink logit for each query head",
+    "alibi": "ALiBi slopes",
+    "spans": "bidirectional spans inside a causal context",
+    "mask": "a boolean mask for each request",
+    "value_width": "values narrower or wider than keys",
+    "strided": "caches given as strided views, element offsets beyond 2^31 included",
+    "empty": "requests without query tokens, and contexts without tokens",
+    "out": "results written into a tensor given as out=",
+    "x_split": "layouts that split head_dim into pieces of x elements",
+    "prepare": "prepare(metadata) returns a run(q) that is replayed with changed metadata",
+}
+
+#: Query heads per kv head that every attending claim covers.
+MINIMUM_GROUPS = (1, 3, 7, 8)
+#: The widest domain the suite exercises; claimed share is measured against it.
+ALL_DTYPES = ("float32", "float16", "bfloat16")
+ALL_HEAD_DIMS = (64, 80, 96, 128, 192, 256)
+ALL_BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """The declaration of one subject. Every field has a default; the defaults are the strictest reading."""
+
+    name: str = ""
+    version: str = ""
+    arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    dtypes: tuple[str, ...] = ("float32",)
+    """Dtypes of q, k, v and the caches."""
+    head_dims: tuple[int, ...] = (64, 128)
+    block_sizes: tuple[int, ...] = (16,)
+    features: tuple[str, ...] = ()
+    choices: Mapping[str, str] = field(default_factory=dict)
+    batch_invariant: bool = False
+    """A request's output has the same bits alone and in any batch."""
+    rope_styles: tuple[str, ...] = ("half",)
+    layouts: tuple[str, ...] = ("nhd", "hnd")
+    latent_dims: tuple[int, ...] = (512,)
+
+    def __post_init__(self) -> None:
+        _check_names("dtypes", self.dtypes, (*ALL_DTYPES, "float64"))
+        _check_names("features", self.features, tuple(FEATURES))
+        _check_names("choices", tuple(self.choices), tuple(CHOICES))
+        for name, answer in self.choices.items():
+            choice = CHOICES[name]
+            _check_names(f"choices[{name!r}]", (answer,), (choice.canonical, *choice.alternatives))
+        for name in ("dtypes", "head_dims", "block_sizes"):
+            if not getattr(self, name):
+                raise ArgumentError(
+                    f"claims.{name} is empty, expected at least one (KV-CONF-005 minimum-domain)"
+                )
+
+    def choice(self, name: str) -> str:
+        """Return the declared answer to a choice, canonical where nothing is declared."""
+        return self.choices.get(name, CHOICES[name].canonical)
+
+    def canonical(self) -> "Claims":
+        """Return the same claims with every choice canonical."""
+        return Claims(**{**_shallow(self), "choices": {}})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the claims as JSON values."""
+        return {**asdict(self), "arithmetic": self.arithmetic.to_dict(), "choices": dict(self.choices)}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "Claims":
+        """Read claims from JSON values, as a foreign program sends them.
+
+        Raises: ArgumentError naming the field and what was expected.
+        """
+        known = {f.name for f in fields(Claims)}
+        _check_names("claims", tuple(data), tuple(sorted(known)))
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+        if "arithmetic" in values and not isinstance(values["arithmetic"], Arithmetic):
+            values["arithmetic"] = Arithmetic.from_dict(values["arithmetic"])
+        return Claims(**values)
+
+
+def full_claims(claims: Claims) -> Claims:
+    """Return the same subject claiming the whole domain: what the claimed share is measured against."""
+    wide = {"dtypes": ALL_DTYPES, "head_dims": ALL_HEAD_DIMS, "block_sizes": ALL_BLOCK_SIZES}
+    return Claims(**{**_shallow(claims), **wide, "features": tuple(FEATURES)})
+
+
+def _shallow(claims: Claims) -> dict[str, Any]:
+    return {f.name: getattr(claims, f.name) for f in fields(Claims)}
+
+
+def _check_names(where: str, names: tuple[Any, ...], allowed: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in allowed:
+            raise ArgumentError(f"{where} holds {name!r}, expected one of {', '.join(allowed)}")
