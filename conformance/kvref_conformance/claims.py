@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from kvref.attention.bounds import Arithmetic
+
 from kvref.errors import ArgumentError
 
 
@@ -76,7 +77,6 @@ FEATURES: dict[str, str] = {
     "mask": "a boolean mask for each request",
     "value_width": "values narrower or wider than keys",
     "strided": "caches given as strided views, element offsets beyond 2^31 included",
-    "empty": "requests without query tokens, and contexts without tokens",
     "out": "results written into a tensor given as out=",
     "x_split": "layouts that split head_dim into pieces of x elements",
     "prepare": "prepare(metadata) returns a run(q) that is replayed with changed metadata",

@@ -1,0 +1,207 @@
+"""Points of the domain: which lengths, heads, widths and dtypes a check is run at.
+
+A case is a recipe, not tensors: every input follows from it, so a failing case is a few numbers in a file, and
+shrinking works on those numbers. The lattice is hostile on purpose: at least two requests of unequal,
+unaligned lengths, head counts that are no power of two, a scale far from head_dim ** -0.5.
+
+Realises: KV-CONF-005 minimum-domain.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import cycle, islice
+from typing import Any, Literal
+
+from kvref.errors import ArgumentError
+from kvref_conformance.claims import MINIMUM_GROUPS, Claims
+
+Level = Literal["quick", "full", "exhaustive"]
+LEVELS: tuple[Level, ...] = ("quick", "full", "exhaustive")
+Option = int | float | str | bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One point of the domain."""
+
+    verb: str
+    seq_lens: tuple[int, ...]
+    query_lens: tuple[int, ...]
+    num_kv_heads: int = 2
+    group: int = 3
+    head_dim: int = 64
+    block_size: int = 16
+    dtype: str = "float32"
+    seed: int = 0
+    options: Mapping[str, Option] = field(default_factory=dict)
+    """What the check adds: a window, a position to hunt."""
+
+    @property
+    def num_q_heads(self) -> int:
+        """Query heads: kv heads times the group."""
+        return self.num_kv_heads * self.group
+
+    @property
+    def num_tokens(self) -> int:
+        """Query tokens over all requests."""
+        return sum(self.query_lens)
+
+    def with_options(self, **options: Option) -> "Case":
+        """Return the case with options added."""
+        return replace(self, options={**self.options, **options})
+
+    def option(self, name: str) -> Any:
+        """Return an option the check has set."""
+        return self.options[name]
+
+    def size(self) -> tuple[int, ...]:
+        """Order cases by how much a reader has to look at: fewer requests, tokens, heads, channels."""
+        return (len(self.seq_lens), sum(self.seq_lens), self.num_tokens, self.num_q_heads, self.head_dim)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the case as JSON values."""
+        return {**asdict(self), "options": dict(self.options)}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> "Case":
+        """Read a case from JSON values.
+
+        Raises: ArgumentError naming the field and what was expected.
+        """
+        kinds = {f.name: f.type for f in fields(Case)}
+        if (
+            not isinstance(data, Mapping)
+            or set(data) - set(kinds)
+            or not {"verb", "seq_lens", "query_lens"} <= set(data)
+        ):
+            raise ArgumentError(f"case = {data!r:.200}, expected an object with fields {', '.join(kinds)}")
+        values: dict[str, Any] = dict(data)
+        for name in ("seq_lens", "query_lens"):
+            values[name] = _lengths(name, values[name])
+        if len(values["seq_lens"]) != len(values["query_lens"]):
+            raise ArgumentError(
+                "case.seq_lens and case.query_lens differ in length, expected one each a request"
+            )
+        for name in ("num_kv_heads", "group", "head_dim", "block_size", "seed"):
+            value = values.get(name, 1)
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int)
+                or not (name == "seed") <= value + (name == "seed") <= 2**20
+            ):
+                raise ArgumentError(f"case.{name} = {value!r}, expected an integer from 1 to 2**20")
+        return Case(**values)
+
+
+def lattice(
+    claims: Claims, verb: str, level: Level, *, prefill: bool | None = None, min_len: int = 1
+) -> list[Case]:
+    """Return the cases every attending check starts from.
+
+    One case for each group of the minimum domain at level quick, with dtypes, widths, block sizes and length
+    patterns rotating; every combination of group, dtype and pattern at full; widths and block sizes too at
+    exhaustive. `prefill` False keeps one query token a request; `min_len` bounds contexts from below.
+    """
+    wants_prefill = (
+        ("prefill" in claims.features) if prefill is None else prefill and "prefill" in claims.features
+    )
+    if level == "quick":
+        combos = islice(_rotate(claims, MINIMUM_GROUPS), max(len(MINIMUM_GROUPS), len(claims.dtypes)))
+    elif level == "full":
+        combos = islice(_rotate(claims, MINIMUM_GROUPS), 4 * len(MINIMUM_GROUPS) * len(claims.dtypes))
+    else:
+        combos = _every(claims)
+    cases = []
+    for seed, (group, dtype, head_dim, block_size) in enumerate(combos):
+        pattern = length_patterns(block_size, min_len)[seed % 4]
+        cases.append(
+            Case(
+                verb=verb,
+                seq_lens=pattern,
+                query_lens=_query_lens(pattern, wants_prefill),
+                num_kv_heads=1 + seed % 2 if group > 1 else 3,
+                group=group,
+                head_dim=head_dim,
+                block_size=block_size,
+                dtype=dtype,
+                seed=seed,
+            )
+        )
+    return cases
+
+
+def length_patterns(block_size: int, min_len: int = 1) -> list[tuple[int, ...]]:
+    """Return batches of unequal context lengths around the block grid, none shorter than `min_len`."""
+    b = max(block_size, 2)
+    patterns = [(2 * b + 3, b - 1), (b + 1, 1, 2 * b), (3 * b - 1, b), (1, 2 * b + 1, b + b // 2)]
+    grid = -(-min_len // b) * b
+    return [tuple(n if n >= min_len else n + grid for n in pattern) for pattern in patterns]
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    """Yield simpler cases to try when this one fails: fewer requests, shorter contexts, fewer heads."""
+    for request in range(len(case.seq_lens)):
+        if len(case.seq_lens) > 1:
+            keep = [i for i in range(len(case.seq_lens)) if i != request]
+            yield _pick(case, [case.seq_lens[i] for i in keep], [case.query_lens[i] for i in keep])
+    for request, (n, n_q) in enumerate(zip(case.seq_lens, case.query_lens, strict=True)):
+        for shorter in sorted({n // 2, n - case.block_size, n - 1}):
+            if 0 <= shorter < n:
+                yield _pick(
+                    case,
+                    _set(case.seq_lens, request, shorter),
+                    _set(case.query_lens, request, min(n_q, shorter)),
+                )
+        for fewer in sorted({1, n_q // 2, n_q - 1}):
+            if 0 < fewer < n_q:
+                yield _pick(case, case.seq_lens, _set(case.query_lens, request, fewer))
+    if case.num_kv_heads > 1:
+        yield replace(case, num_kv_heads=1)
+    for group in (1, case.group - 1):
+        if 1 <= group < case.group:
+            yield replace(case, group=group)
+
+
+def _rotate(claims: Claims, groups: Sequence[int]) -> Iterator[tuple[int, str, int, int]]:
+    for turn in range(2**16):
+        for i, group in enumerate(groups):
+            n = turn * len(groups) + i
+            yield (
+                group,
+                claims.dtypes[(n + turn) % len(claims.dtypes)],
+                claims.head_dims[(n + turn) % len(claims.head_dims)],
+                claims.block_sizes[(n // 2 + turn) % len(claims.block_sizes)],
+            )
+
+
+def _every(claims: Claims) -> Iterator[tuple[int, str, int, int]]:
+    for group in (*MINIMUM_GROUPS, 2, 4, 5, 16):
+        for dtype in claims.dtypes:
+            for head_dim in claims.head_dims:
+                for block_size in claims.block_sizes:
+                    yield group, dtype, head_dim, block_size
+
+
+def _query_lens(seq_lens: Sequence[int], prefill: bool) -> tuple[int, ...]:
+    """One query token for some requests, a chunk for others, the whole context for the rest."""
+    if not prefill:
+        return tuple(min(1, n) for n in seq_lens)
+    shares = cycle((3, 1, 2))
+    return tuple(
+        {1: n, 2: -(-n // 2), 3: min(n, 1)}[share] for n, share in zip(seq_lens, shares, strict=False)
+    )
+
+
+def _pick(case: Case, seq_lens: Sequence[int], query_lens: Sequence[int]) -> Case:
+    return replace(case, seq_lens=tuple(seq_lens), query_lens=tuple(query_lens))
+
+
+def _set(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
+    return (*values[:at], value, *values[at + 1 :])
+
+
+def _lengths(name: str, value: Any) -> tuple[int, ...]:
+    fine = isinstance(value, list | tuple) and len(value) <= 1024
+    if not fine or any(isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 2**24 for n in value):
+        raise ArgumentError(f"case.{name} = {value!r:.100}, expected a list of lengths from 0 to 2**24")
+    return tuple(value)

@@ -1,0 +1,14 @@
+"""The checks, one module a topic; a check belongs to one requirement."""
+
+from importlib import import_module
+
+from kvref_conformance.checks.check import Check
+
+#: Topics, in the order of the spec.
+TOPICS = ("dense", "paged", "masks", "merge", "logits", "writes", "mla", "sparse", "rope", "layouts", "calls")
+
+
+def all_checks() -> list[Check]:
+    """Return every check, in the order of the spec."""
+    modules = [import_module(f"{__name__}.{topic}") for topic in TOPICS]
+    return [value for module in modules for value in vars(module).values() if isinstance(value, Check)]

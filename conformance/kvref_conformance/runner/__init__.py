@@ -1,0 +1,1 @@
+"""From checks and a subject to evidence."""

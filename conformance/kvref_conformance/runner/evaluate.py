@@ -1,0 +1,86 @@
+"""One check at one case against one subject: the smallest unit of a run, and its evidence."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kvref_conformance.cases import Case, Level
+from kvref_conformance.checks import all_checks
+from kvref_conformance.checks.check import Check
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import Answer, Call, Failed
+from kvref_conformance.host import Host
+from kvref_conformance.oracle import Oracle
+from kvref_conformance.trial import Trial, Violation
+
+Status = Literal["pass", "fail"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one check found at one case."""
+
+    requirement: str
+    check: str
+    case: Case
+    status: Status
+    message: str = ""
+    failure: str = ""
+    """The kind of failure where the call gave no answer: crash, timeout, error, …"""
+    margin: float = 0.0
+    """Largest error over bound."""
+    detail: dict[str, Any] = field(default_factory=dict)
+    call: Call | None = field(default=None, repr=False, compare=False)
+    answer: Answer | None = field(default=None, repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the evidence as JSON values, without tensors."""
+        return {
+            "requirement": self.requirement,
+            "check": self.check,
+            "case": self.case.to_dict(),
+            "status": self.status,
+            "message": self.message,
+            "failure": self.failure,
+            "margin": self.margin,
+            "detail": self.detail,
+        }
+
+
+def evaluate(check: Check, case: Case, host: Host, oracle: Oracle) -> Evidence:
+    """Run one check at one case; whatever the subject does ends in evidence."""
+    trial = Trial(host, case, oracle)
+    try:
+        check.run(trial)
+    except Violation as violation:
+        result = violation.result
+        return Evidence(
+            check.requirement,
+            check.name,
+            case,
+            "fail",
+            violation.message,
+            margin=trial.margin,
+            detail=violation.detail,
+            call=None if result is None else result.call,
+            answer=None if result is None else result.answer,
+        )
+    except Failed as failed:
+        last = trial.attempted
+        return Evidence(
+            check.requirement, check.name, case, "fail", failed.detail, failed.kind, trial.margin, call=last
+        )
+    return Evidence(check.requirement, check.name, case, "pass", margin=trial.margin)
+
+
+def plan(
+    verbs: tuple[str, ...], claims: Claims, level: Level, *, rings: tuple[str, ...] = ("core", "numeric")
+) -> list[tuple[Check, Case]]:
+    """Return every (check, case) that a subject with these verbs and claims must pass."""
+    return [
+        (check, case)
+        for check in all_checks()
+        if check.ring in rings
+        for verb in verbs
+        if check.applies(verb, claims)
+        for case in check.cases(claims, verb, level)
+    ]

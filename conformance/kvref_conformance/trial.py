@@ -1,0 +1,179 @@
+"""One subject at one case: what a check calls, and what it holds answers to.
+
+A check builds problems, asks them through a trial, and states what must hold. The first statement that does
+not hold ends the check with a `Violation`, which keeps the call and the answer for the diagnosis.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from kvref.attention.bounds import exceeds
+
+from kvref.arrays import Array
+from kvref_conformance.cases import Case
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import Answer, Call
+from kvref_conformance.host import Host
+from kvref_conformance.oracle import Expected, Oracle
+from kvref_conformance.problems import Placement, Problem, present
+from kvref_conformance.reading import what_was_read
+
+
+class Violation(Exception):
+    """Something a check states does not hold."""
+
+    def __init__(
+        self, message: str, *, result: "Result | None" = None, detail: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.result = result
+        self.detail = detail or {}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One call and its answer, with the floating-point outputs widened exactly."""
+
+    call: Call
+    answer: Answer
+    problem: Problem | None = None
+
+    @property
+    def out(self) -> Array:
+        """The output, `[num_tokens, num_q_heads, v_head_dim]`, float64."""
+        return np.asarray(self.answer.outputs["out"]).astype(np.float64)
+
+    @property
+    def lse(self) -> Array:
+        """The log of the total weight, `[num_tokens, num_q_heads]`, float64."""
+        return np.asarray(self.answer.outputs["lse"]).astype(np.float64)
+
+
+@dataclass
+class Trial:
+    """A subject behind its host, one case, and the oracle under the subject's claims."""
+
+    host: Host
+    case: Case
+    oracle: Oracle
+    margin: float = 0.0
+    """Largest error over bound seen so far."""
+    attempted: Call | None = None
+    """The last call made, answered or not."""
+
+    @property
+    def claims(self) -> Claims:
+        """What the subject declares."""
+        return self.oracle.claims
+
+    def call(self, call: Call, problem: Problem | None = None) -> Result:
+        """Make one call.
+
+        Raises: Failed if it gives no answer.
+        """
+        self.attempted = call
+        return Result(call, self.host.call(call), problem)
+
+    def attend(self, problem: Problem, placement: Placement | None = None, *, lse: bool = False) -> Result:
+        """Ask a problem through the case's verb.
+
+        Raises: Failed if the call gives no answer.
+        """
+        where = Placement(seed=self.case.seed + 1) if placement is None else placement
+        return self.call(present(problem, self.case, where, lse=lse), problem)
+
+    def expect_attention(self, problem: Problem, result: Result) -> None:
+        """Hold an answer to the oracle: exact where the problem is exact, within the bound elsewhere.
+
+        Raises: Violation.
+        """
+        expected = self.oracle.attention(problem)
+        bound = expected.out_bound
+        if problem.exact is not None:
+            bound = np.where(problem.exact[..., None], 0.0, bound)
+        self._expect_out(problem, result, expected, bound)
+        if "lse" in result.answer.outputs:
+            self.expect_within("lse", result, result.lse, expected.lse, expected.lse_bound)
+
+    def expect_equal(self, what: str, result: Result, observed: Array, expected: Array) -> None:
+        """Hold two arrays to the same values, bit for bit (NaN equals NaN).
+
+        Raises: Violation naming the first difference.
+        """
+        same = (observed == expected) | (_is_nan(observed) & _is_nan(expected))
+        if not same.all():
+            where = tuple(int(i) for i in np.argwhere(~same)[0])
+            raise Violation(
+                f"{what}{list(where)} = {observed[where]}, expected {expected[where]}"
+                f" ({int((~same).sum())} of {same.size} differ)",
+                result=result,
+                detail={"where": list(where)},
+            )
+
+    def expect_within(
+        self, what: str, result: Result, observed: Array, expected: Array, bound: Array
+    ) -> None:
+        """Hold an array to a componentwise bound.
+
+        Raises: Violation naming the worst component.
+        """
+        self._note_margin(observed, expected, bound)
+        outside = exceeds(observed, expected, bound)
+        if outside.any():
+            where = _worst(observed, expected, bound, outside)
+            raise Violation(
+                f"{what}{list(where)} = {observed[where]:.6g}, expected {expected[where]:.6g}"
+                f" ± {bound[where]:.2g} ({int(outside.sum())} of {outside.size} outside)",
+                result=result,
+                detail={"where": list(where), "outside": int(outside.sum()), "of": int(outside.size)},
+            )
+
+    def expect(self, holds: bool, message: str, result: Result | None = None, **detail: Any) -> None:
+        """Hold anything else.
+
+        Raises: Violation with the message.
+        """
+        if not holds:
+            raise Violation(message, result=result, detail=detail)
+
+    def _expect_out(self, problem: Problem, result: Result, expected: Expected, bound: Array) -> None:
+        observed = result.out
+        self._note_margin(observed, expected.out, bound)
+        outside = exceeds(observed, expected.out, bound)
+        if not outside.any():
+            return
+        token, head, channel = _worst(observed, expected.out, bound, outside)
+        reading = what_was_read(problem, result.call, token, head, observed[token, head])
+        raise Violation(
+            f"request {problem.request_of(token)}, token {token}, head {head}: out[{channel}] = "
+            f"{observed[token, head, channel]:.6g}, expected {expected.out[token, head, channel]:.6g} ± "
+            f"{bound[token, head, channel]:.2g}{reading.sentence}",
+            result=result,
+            detail={
+                "where": [token, head, channel],
+                "outside": int(outside.any(axis=-1).sum()),
+                "of": int(outside[..., 0].size),
+                "reading": reading.to_dict(),
+            },
+        )
+
+    def _note_margin(self, observed: Array, expected: Array, bound: Array) -> None:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = np.abs(observed - expected) / bound
+        ratio = ratio[np.isfinite(ratio)]
+        if ratio.size:
+            self.margin = max(self.margin, float(ratio.max()))
+
+
+def _worst(observed: Array, expected: Array, bound: Array, outside: Array) -> tuple[int, ...]:
+    """Return the index that is furthest outside; NaN counts as furthest."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        excess = np.abs(observed - expected) / np.maximum(bound, np.finfo(np.float64).tiny)
+    excess = np.where(outside, np.where(np.isnan(excess), np.inf, excess), -1.0)
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))
+
+
+def _is_nan(x: Array) -> Array:
+    return np.asarray(x != x)
