@@ -1,0 +1,78 @@
+"""A subject in the suite's own process: for debugging, and for the museum's many small runs.
+
+Tensors lie in guarded memory as they would on the wire, so poison, guards and changed inputs are seen alike.
+What is lost is isolation: a crash ends the run, and a hang is not cut short.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from kvref.arrays import Array
+from kvref_conformance.contracts import Answer, Call, Failed
+from kvref_conformance.host import Hello
+from kvref_conformance.host.subject import describe, failure_of, make_subject, run
+from kvref_conformance.host.tensors import Store, collect, lay, misfit, view
+
+
+class MemoryStore:
+    """Bytes of this process."""
+
+    def __init__(self, size: int) -> None:
+        self.bytes: Array = np.zeros(size, np.uint8)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return `count` bytes from `offset` on."""
+        return self.bytes[offset : offset + count].tobytes()
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Write bytes from `offset` on."""
+        self.bytes[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+
+
+class InProcessHost:
+    """Calls a Python object directly. `subject` is an instance, a class, a module or a factory."""
+
+    def __init__(self, subject: Any) -> None:
+        self._subject = make_subject(subject)
+        self._hello: Hello | None = None
+        self._memory: dict[str, MemoryStore] = {}
+
+    def hello(self) -> Hello:
+        """Return what the subject says about itself.
+
+        Raises: Failed (error) if it cannot be described.
+        """
+        if self._hello is None:
+            try:
+                self._hello = describe(self._subject)
+            except Exception as error:
+                raise Failed("error", failure_of(error)[1]) from error
+        return self._hello
+
+    def call(self, call: Call) -> Answer:
+        """Run one call of one verb.
+
+        Raises: Failed (error, refused, unsupported, shape).
+        """
+        laid = lay(call, self._allocate)
+        tensors = {name: view(self._memory[name].bytes, ref) for name, (ref, _) in laid.items()}
+        inputs = {name: tensors[name] for name in call.tensors}
+        outputs = {name: tensors[name] for name in call.outputs}
+        try:
+            misfits = run(self._subject, call.verb, inputs, call.params, outputs, call.in_place)
+        except Exception as error:
+            kind, line, frames = failure_of(error)
+            raise Failed(kind, f"{line}\n{frames}".strip()) from error
+        for name, found in misfits.items():
+            raise Failed("shape", misfit(call, name, found.dtype, found.shape))
+        return collect(call, laid)
+
+    def close(self) -> None:
+        """Let the memory go."""
+        self._memory.clear()
+
+    def _allocate(self, name: str, size: int) -> tuple[str, Store]:
+        if name not in self._memory or len(self._memory[name].bytes) != size:
+            self._memory[name] = MemoryStore(size)
+        return name, self._memory[name]

@@ -1,0 +1,192 @@
+"""A Python subject: found by name, asked what it is, called by verb.
+
+Both hosts use this, in the subject's own interpreter or in the suite's. Nothing is required of a subject but
+methods with the contract's names: it may be a class, an instance, a module, or a function that returns one.
+
+Realises: KV-CONF-001 presence-is-claim, KV-CONF-014 answers-as-asked.
+"""
+
+import importlib
+import importlib.util
+import json
+import platform
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kvref.arrays import Array, dtype_name
+from kvref.errors import ArgumentError, DTypeError, KVError
+from kvref_conformance.contracts import VERBS, FailureKind, OutputSpec, Scalar, positional_arguments
+from kvref_conformance.host import Hello
+from kvref_conformance.host.bridges import lend, library_versions, take_back, to_numpy
+
+FRAMES_SHOWN = 4
+
+
+class AnswerError(TypeError):
+    """A subject took or returned something that is no tensor of the contract."""
+
+
+def load_subject(where: str) -> Any:
+    """Return the subject named `module:attr` or `path/to/file.py:attr`; without `:attr`, the module itself.
+
+    Raises: ArgumentError if it is not there or has no method of the contract; whatever its code raises.
+    """
+    place, _, attr = where.partition(":")
+    found: Any = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    for name in attr.split(".") if attr else ():
+        if not hasattr(found, name):
+            raise ArgumentError(f"subject {where!r}: {found!r} has no attribute {name!r}")
+        found = getattr(found, name)
+    subject = make_subject(found)
+    if not verbs_of(subject):
+        raise ArgumentError(
+            f"subject {where!r} has no method of the contract, expected some of {', '.join(VERBS)}"
+        )
+    return subject
+
+
+def make_subject(found: Any) -> Any:
+    """Return an object with methods: a class or a factory is called, anything else is taken as it is."""
+    if isinstance(found, type):
+        return found()
+    if isinstance(found, ModuleType) or verbs_of(found) or not callable(found):
+        return found
+    return found()
+
+
+def verbs_of(subject: Any) -> tuple[str, ...]:
+    """Return the verbs a subject offers, in the order of the contract."""
+    return tuple(verb for verb in VERBS if callable(getattr(subject, verb, None)))
+
+
+def describe(subject: Any) -> Hello:
+    """Return what a subject says about itself.
+
+    Raises: DTypeError if its claims are neither a record with `to_dict` nor a mapping of JSON values.
+    """
+    claims = getattr(subject, "claims", {})
+    if hasattr(claims, "to_dict"):
+        claims = claims.to_dict()
+    if not isinstance(claims, Mapping):
+        raise DTypeError(f"claims is {type(claims).__name__}, expected Claims or a mapping of JSON values")
+    try:
+        claims = json.loads(json.dumps(dict(claims), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise DTypeError(f"claims holds a value that JSON has not: {error}") from None
+    name = claims.get("name") or (
+        subject.__name__
+        if isinstance(subject, ModuleType)
+        else getattr(subject, "name", type(subject).__name__)
+    )
+    version = claims.get("version") or getattr(subject, "version", getattr(subject, "__version__", ""))
+    environment = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "framework": _framework(subject),
+        "device": _device(subject),
+        **library_versions(),
+    }
+    return Hello(str(name), str(version), verbs_of(subject), claims, environment)
+
+
+def run(
+    subject: Any,
+    verb: str,
+    inputs: Mapping[str, Array],
+    params: Mapping[str, Scalar],
+    outputs: Mapping[str, Array],
+    in_place: tuple[str, ...],
+) -> dict[str, OutputSpec]:
+    """Call a verb, write what it returns into `outputs`, and return the outputs that came in another form.
+
+    A subject that cannot write in place returns the updated tensors after its outputs. One that claims the
+    feature `out` is given the tensor to write as `out=`.
+    Raises: NotImplementedError if the verb is not offered; AnswerError if what is returned is not what the
+    verb returns; whatever the subject raises.
+    """
+    if verb not in verbs_of(subject):
+        raise NotImplementedError(f"{verb} is not offered")
+    framework, device = _framework(subject), _device(subject)
+    out_given = _takes_out(subject, verb, outputs, framework)
+    try:
+        lent = {name: lend(x, framework, device) for name, x in inputs.items()}
+        out = lend(outputs["out"], framework, device) if out_given else None
+    except KVError as error:
+        raise AnswerError(f"{verb} cannot be given its tensors: {error}") from None
+    positional = [name for name in positional_arguments(verb) if name in lent]
+    keywords = {name: x for name, x in lent.items() if name not in positional}
+    if out is not None:
+        keywords["out"] = out
+    returned = getattr(subject, verb)(*(lent[name] for name in positional), **keywords, **params)
+    if returned is None and out is not None and len(outputs) == 1:
+        returned = out
+    found = _named(verb, returned, tuple(outputs), in_place)
+    for name, tensor in lent.items():
+        take_back(tensor, inputs[name])
+    misfits: dict[str, OutputSpec] = {}
+    for name, x in found.items():
+        target = outputs[name] if name in outputs else inputs[name]
+        if x.shape != target.shape or x.dtype != target.dtype:
+            misfits[name] = OutputSpec(dtype_name(x), x.shape)
+        else:
+            target[...] = x
+    return misfits
+
+
+def failure_of(error: BaseException) -> tuple[FailureKind, str, str]:
+    """Return kind, one line and the last frames of what a subject raised.
+
+    kvref's own input errors are a refusal, NotImplementedError says unsupported, all else is an error.
+    """
+    line = f"{type(error).__name__}: {error}".strip().removesuffix(":")
+    frames = traceback.extract_tb(error.__traceback__)[-FRAMES_SHOWN:]
+    shown = "\n".join(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames)
+    if isinstance(error, KVError):
+        return "refused", line, shown
+    return ("unsupported" if isinstance(error, NotImplementedError) else "error"), line, shown
+
+
+def _named(verb: str, returned: Any, outputs: tuple[str, ...], in_place: tuple[str, ...]) -> dict[str, Array]:
+    parts = () if returned is None else tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+    expected = outputs if len(parts) == len(outputs) else (*outputs, *in_place)
+    if len(parts) != len(expected):
+        names = ", ".join(outputs) or "None"
+        raise AnswerError(f"{verb} returned {len(parts)} tensors, expected {names}")
+    found = {}
+    for name, tensor in zip(expected, parts, strict=True):
+        try:
+            found[name] = to_numpy(tensor)
+        except DTypeError as error:
+            raise AnswerError(f"{verb} returned as {name}: {error}") from None
+    return found
+
+
+def _takes_out(subject: Any, verb: str, outputs: Mapping[str, Array], framework: str) -> bool:
+    claims = getattr(subject, "claims", {})
+    features = claims.get("features", ()) if isinstance(claims, Mapping) else getattr(claims, "features", ())
+    return "out" in features and "out" in outputs and VERBS[verb].returns[0] == "out" and framework != "jax"
+
+
+def _framework(subject: Any) -> str:
+    return str(getattr(subject, "framework", "numpy"))
+
+
+def _device(subject: Any) -> str:
+    return str(getattr(subject, "device", "cpu"))
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ArgumentError(f"subject file {str(path)!r} does not exist")
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ArgumentError(f"subject file {str(path)!r} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
