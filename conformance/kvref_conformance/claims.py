@@ -79,7 +79,7 @@ FEATURES: dict[str, str] = {
     "strided": "caches given as strided views, element offsets beyond 2^31 included",
     "out": "results written into a tensor given as out=",
     "x_split": "layouts that split head_dim into pieces of x elements",
-    "prepare": "prepare(metadata) returns a run(q) that is replayed with changed metadata",
+    "prepare": "replay: what was prepared once is run again with changed metadata and padded rows",
 }
 
 #: Query heads per kv head that every attending claim covers.

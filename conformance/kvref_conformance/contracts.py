@@ -94,6 +94,20 @@ VERBS: dict[str, Verb] = {
             ("out", "lse"),
             "write this step's keys and values into the cache, then attend",
         ),
+        Verb(
+            "replay",
+            (
+                *_tensors("q[num_runs num_tokens num_q_heads head_dim]", positional=True),
+                *_READ_CACHE,
+                *_tensors(
+                    "block_tables[num_runs num_requests max_blocks]; "
+                    "query_start_loc[num_runs num_requests+1]; seq_lens[num_runs num_requests]"
+                ),
+                Argument("scale"),
+            ),
+            ("out",),
+            "prepare paged attention once, for run 0; then do every run by changing the values it reads",
+        ),
         Verb("write_kv", (*_NEW, *_WRITE_CACHE, *_SLOTS), (), "write keys and values into their slots"),
         Verb(
             "merge_attention_states",
