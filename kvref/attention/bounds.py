@@ -1,0 +1,279 @@
+"""Error bounds: how far from the reference a kernel may be, given the arithmetic it declares.
+
+The bound is componentwise and holds for every input: no kernel that does what it declares can exceed it. It
+covers the kernel's roundings and the reference's own (`REFERENCE`, float64). A comparison is
+`not (error <= bound)`, so NaN never passes; an empty row has bound 0 and must be met exactly.
+
+For porters: `attention_bound` for one request first; the terms are in `forward_error`, the derivation in
+`spec/bounds.md`.
+Source: derived in `spec/bounds.md`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from kvref.arrays import Array, check_shape, dtype_name, widen
+from kvref.attention import forward_error
+from kvref.attention.arithmetic import REFERENCE, Arithmetic, gamma
+from kvref.attention.batch import Batch
+from kvref.attention.dense import attend, check_heads
+from kvref.attention.forward_error import Rows
+from kvref.attention.masks import Variant, VariantArgs
+from kvref.attention.merge import State, with_sinks
+from kvref.attention.paged import TOKENS_PER_PIECE, check_block_tables, check_cache, locate
+
+__all__ = [
+    "REFERENCE",
+    "Arithmetic",
+    "Bound",
+    "attention_bound",
+    "dense_bound",
+    "exceeds",
+    "margin",
+    "paged_bound",
+]
+
+#: Elements of one array over rows and positions: 2 MiB of float64.
+_ROWS_TIMES_POSITIONS = 2**18
+
+
+class Bound(NamedTuple):
+    """The most an answer may differ: `out [T, H, Dv]`, and `lse [T, H]` in nats."""
+
+    out: Array
+    lse: Array
+
+
+def attention_bound(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    allowed: Array,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    bias: Array | None = None,
+    sinks: ArrayLike | None = None,
+    arithmetic: Arithmetic,
+) -> Bound:
+    """Bound the error of a kernel on one request.
+
+    Shapes: q [num_rows, num_q_heads, head_dim], k and v [kv_len, num_kv_heads, head_dim], allowed [num_rows,
+    kv_len], bias [num_q_heads, num_rows, kv_len], sinks [num_q_heads]. "input" in `arithmetic` is the dtype
+    of `q`. What lies outside `allowed` has no effect, NaN included; a row that attends to a value that is not
+    finite has an infinite bound there.
+    Raises: ShapeError, DTypeError.
+    """
+    facts = arithmetic.resolve(dtype_name(np.asarray(q)))
+    q, k, v = widen("q", q), widen("k", k), widen("v", v)
+    check_heads(q, k, v)
+    check_shape("allowed", allowed, [q.shape[0], k.shape[0]])
+    if bias is not None:
+        check_shape("bias", bias, [q.shape[1], q.shape[0], k.shape[0]])
+    lens = np.array([q.shape[0]]), np.array([k.shape[0]])
+    variant = Variant(scale=scale, softcap=softcap, sinks=sinks).for_batch(q.shape[1], *lens)
+    return _judge(q, k, v, allowed, variant, bias, facts)[1]
+
+
+def dense_bound(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    query_start_loc: ArrayLike,
+    seq_lens: ArrayLike,
+    arithmetic: Arithmetic,
+    rows: ArrayLike | None = None,
+    **variant: Unpack[VariantArgs],
+) -> tuple[State, Bound]:
+    """Return the exact answer of `dense.attention` and the bound around it.
+
+    Shapes and errors: as `dense.attention`; "input" in `arithmetic` is the dtype of `q`.
+    """
+    facts = arithmetic.resolve(dtype_name(np.asarray(q)))
+    q, k, v = widen("q", q), widen("k", k), widen("v", v)
+    check_heads(q, k, v)
+    batch = Batch.of(q, query_start_loc, seq_lens, variant)
+    check_shape("k", k, [int(batch.seq_lens.sum()), k.shape[1], k.shape[2]])
+    state, bound = batch.empty(rows, q, v.shape[2]), _no_bound(batch, rows, q, v.shape[2])
+    for request, places, queries in batch.by_request(rows):
+        context = slice(*batch.context_start_loc[request : request + 2])
+        part = _judge_request(batch, request, queries, q, k[context], v[context], facts)
+        _fill(state, bound, places, part)
+    return state, bound
+
+
+def paged_bound(
+    q: ArrayLike,
+    k_cache: Array,
+    v_cache: Array,
+    *,
+    block_tables: ArrayLike,
+    seq_lens: ArrayLike,
+    query_start_loc: ArrayLike,
+    arithmetic: Arithmetic,
+    rows: ArrayLike | None = None,
+    **variant: Unpack[VariantArgs],
+) -> tuple[State, Bound]:
+    """Return the exact answer of `paged.paged_attention` and the bound around it.
+
+    Shapes and errors: as `paged.paged_attention`; "input" in `arithmetic` is the dtype of `q`. Slots outside
+    the attended set are not read.
+    """
+    facts = arithmetic.resolve(dtype_name(np.asarray(q)))
+    q = widen("q", q)
+    check_cache(k_cache, v_cache)
+    check_heads(q, k_cache[0], v_cache[0])
+    batch = Batch.of(q, query_start_loc, seq_lens, variant)
+    tables = check_block_tables(block_tables, batch.seq_lens, k_cache.shape[0], k_cache.shape[1])
+    width = v_cache.shape[3]
+    state, bound = batch.empty(rows, q, width), _no_bound(batch, rows, q, width)
+    for request, places, queries in batch.by_request(rows):
+        slots = locate(tables[request], np.arange(batch.seq_lens[request]), k_cache.shape[1])
+        k, v = widen("k_cache", k_cache[slots]), widen("v_cache", v_cache[slots])
+        _fill(state, bound, places, _judge_request(batch, request, queries, q, k, v, facts))
+    return state, bound
+
+
+def exceeds(observed: ArrayLike, expected: Array, bound: Array) -> Array:
+    """Say where an answer is not within the bound; NaN never is, and equal infinities always are."""
+    return ~(_error(observed, expected) <= bound)
+
+
+def margin(observed: ArrayLike, expected: Array, bound: Array) -> float:
+    """Return the largest error as a share of its bound: at most 1 within it, 0 for an exact answer.
+
+    An error where the bound is 0, and NaN anywhere, give infinity.
+    """
+    error = _error(observed, expected)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(error == 0, 0.0, error / bound)
+    return float(np.max(np.where(np.isnan(share), np.inf, share), initial=0.0))
+
+
+def _error(observed: ArrayLike, expected: Array) -> Array:
+    seen = widen("observed", observed)
+    check_shape("observed", seen, expected.shape)
+    with np.errstate(invalid="ignore"):
+        return np.where(seen == expected, 0.0, np.abs(seen - expected))
+
+
+def _judge_request(
+    batch: Batch, request: int, queries: Array, q: Array, k: Array, v: Array, facts: Arithmetic
+) -> tuple[State, Bound]:
+    bias = batch.bias(request, queries, slice(0, k.shape[0]))
+    return _judge(q[queries], k, v, batch.allowed(request, queries), batch.variant, bias, facts)
+
+
+def _no_bound(batch: Batch, rows: ArrayLike | None, q: Array, head_dim: int) -> Bound:
+    num_rows = len(batch.wanted(rows))
+    return Bound(np.zeros((num_rows, q.shape[1], head_dim)), np.zeros((num_rows, q.shape[1])))
+
+
+def _fill(state: State, bound: Bound, places: Array, part: tuple[State, Bound]) -> None:
+    state.out[places], state.lse[places] = part[0]
+    bound.out[places], bound.lse[places] = part[1]
+
+
+def _judge(
+    q: Array,
+    k: Array,
+    v: Array,
+    allowed: Array,
+    variant: Variant,
+    bias: Array | None,
+    facts: Arithmetic,
+) -> tuple[State, Bound]:
+    """Answer one request exactly, and bound the error of a kernel on it."""
+    state = attend(q, k, v, allowed, scale=variant.scale, softcap=variant.softcap, bias=bias)
+    if variant.sinks is not None:
+        state = with_sinks(state, variant.sinks)
+    bound = Bound(np.zeros_like(state.out), np.zeros_like(state.lse))
+    for kv_head, queries, heads in _row_blocks(allowed, q.shape[1], k.shape[1]):
+        live = np.flatnonzero(allowed[queries].any(axis=0))
+        values = v[live, kv_head]
+        finite = np.isfinite(values)
+        own_bias = 0.0 if bias is None else bias[heads[:, None], queries[:, None], live]
+        rows = _rows(
+            q[queries, heads],
+            k[live, kv_head],
+            np.where(finite, values, 0.0),
+            allowed[queries],
+            variant,
+            own_bias,
+            State(state.out[queries, heads], state.lse[queries, heads][:, None]),
+            heads,
+        )
+        out, lse = _bound_rows(rows, facts, k.shape[0])
+        bound.lse[queries, heads] = lse
+        bound.out[queries, heads] = out if finite.all() else np.where(rows.inside @ ~finite, np.inf, out)
+    return state, bound
+
+
+def _row_blocks(allowed: Array, num_q_heads: int, num_kv_heads: int) -> Iterator[tuple[int, Array, Array]]:
+    """Yield (kv head, queries, query heads) of rows that attend to something, a bounded number at a time."""
+    group = num_q_heads // num_kv_heads
+    step = max(1, _ROWS_TIMES_POSITIONS // max(1, allowed.shape[1]))
+    queries = np.flatnonzero(allowed.any(axis=1))
+    for kv_head in range(num_kv_heads):
+        heads = np.arange(kv_head * group, (kv_head + 1) * group)
+        pairs = np.repeat(queries, group), np.tile(heads, len(queries))
+        for start in range(0, len(pairs[0]), step):
+            yield kv_head, pairs[0][start : start + step], pairs[1][start : start + step]
+
+
+def _rows(
+    q: Array,
+    k: Array,
+    v: Array,
+    allowed: Array,
+    variant: Variant,
+    bias: Array | float,
+    state: State,
+    heads: Array,
+) -> Rows:
+    """Gather the exact quantities of rows that share one kv head; `allowed` is over the whole context."""
+    inside = allowed[:, allowed.any(axis=0)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        logits = variant.scale * (q @ k.T)  # [R, N]
+        if variant.softcap is not None:
+            logits = variant.softcap * np.tanh(logits / variant.softcap)
+        logits = logits + bias
+        size = abs(variant.scale) * (np.abs(q) @ np.abs(k).T)
+    none = np.full(q.shape[0], -np.inf)
+    sinks = none if variant.sinks is None else np.asarray(variant.sinks, np.float64)[heads]
+    first, last = np.argmax(allowed, axis=1), allowed.shape[1] - 1 - np.argmax(allowed[:, ::-1], axis=1)
+    return Rows(
+        logits=np.where(inside, logits, -np.inf),
+        size=np.where(inside, size, 0.0),
+        key_size=np.where(inside, np.abs(k).sum(axis=1), 0.0),
+        bias_size=np.where(inside, np.abs(bias), 0.0),
+        v=v,
+        out=state.out,
+        lse=state.lse,
+        sink=sinks[:, None],
+        count=inside.sum(axis=1, keepdims=True),
+        span=(last - first + 1)[:, None],
+        head_dim=q.shape[1],
+        scale=variant.scale,
+        capped=variant.softcap is not None,
+    )
+
+
+def _bound_rows(rows: Rows, facts: Arithmetic, kv_len: int) -> tuple[Array, Array]:
+    """Add the kernel's bound and the reference's, and what evaluating them in float64 can lose."""
+    own = replace(REFERENCE, merges=-(-kv_len // TOKENS_PER_PIECE))
+    with np.errstate(all="ignore"):
+        inexact = forward_error.out_bound(rows, own)
+        out = forward_error.out_bound(rows, facts, inexact) + inexact
+        lse = forward_error.lse_bound(rows, facts) + forward_error.lse_bound(rows, own)
+        in_weights = forward_error.weight_error(rows, own, forward_error.logit_error(rows, own))
+        in_sums = gamma(2 * rows.count + rows.head_dim + 64, own.roundoff)
+        evaluation = np.exp(4 * in_weights.max(axis=1, keepdims=True)) * (1 + in_sums)
+        out, lse = out * evaluation, lse * evaluation
+    # 0 · ∞ among the terms: nothing can be said there
+    return np.where(np.isnan(out), np.inf, out), np.where(np.isnan(lse), np.inf, lse)[:, 0]
