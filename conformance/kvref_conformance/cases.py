@@ -1,7 +1,7 @@
 """Points of the domain: which lengths, heads, widths and dtypes a check is run at.
 
-A case is a recipe, not tensors: every input follows from it, so a failing case is a few numbers in a file, and
-shrinking works on those numbers. The lattice is hostile on purpose: at least two requests of unequal,
+A case is a recipe, not tensors: every input follows from it, so a failing case is a few numbers in a file,
+and shrinking works on those numbers. The lattice is hostile on purpose: at least two requests of unequal,
 unaligned lengths, head counts that are no power of two, a scale far from head_dim ** -0.5.
 
 Realises: KV-CONF-005 minimum-domain.
@@ -105,6 +105,7 @@ def lattice(
     wants_prefill = (
         ("prefill" in claims.features) if prefill is None else prefill and "prefill" in claims.features
     )
+    combos: Iterator[tuple[int, str, int, int]]
     if level == "quick":
         combos = islice(_rotate(claims, MINIMUM_GROUPS), max(len(MINIMUM_GROUPS), len(claims.dtypes)))
     elif level == "full":

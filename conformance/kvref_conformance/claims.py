@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from kvref.attention.bounds import Arithmetic
-
 from kvref.errors import ArgumentError
 
 
@@ -28,9 +27,7 @@ CHOICES: dict[str, Choice] = {
         Choice(
             "empty-row-lse",
             "-inf",
-            {
-                "+inf": "merging such a part gives NaN or drops the other part, unless the merge knows the spelling"
-            },
+            {"+inf": "a merge that does not know the spelling gives NaN or drops the other part"},
         ),
         Choice(
             "lse-base",
@@ -41,9 +38,7 @@ CHOICES: dict[str, Choice] = {
         Choice(
             "causal-corner",
             "bottom_right",
-            {
-                "top_left": "a chunk of queries over a longer cache attends to the oldest tokens instead of its own"
-            },
+            {"top_left": "a chunk of queries over a longer cache attends to the oldest tokens, not its own"},
         ),
         Choice(
             "window-spelling",
@@ -142,7 +137,9 @@ class Claims:
         """
         known = {f.name for f in fields(Claims)}
         _check_names("claims", tuple(data), tuple(sorted(known)))
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
+        }
         if "arithmetic" in values and not isinstance(values["arithmetic"], Arithmetic):
             values["arithmetic"] = Arithmetic.from_dict(values["arithmetic"])
         return Claims(**values)

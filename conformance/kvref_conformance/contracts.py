@@ -54,7 +54,8 @@ _PACKED = _tensors(
     "k[kv_tokens num_kv_heads head_dim]; v[kv_tokens num_kv_heads v_head_dim]", positional=True
 )
 _NEW = _tensors("k[num_tokens num_kv_heads head_dim]; v[num_tokens num_kv_heads v_head_dim]", positional=True)
-_CACHE_SHAPES = "k_cache[num_blocks block_size num_kv_heads head_dim]; v_cache[num_blocks block_size num_kv_heads v_head_dim]"
+_CACHE = "num_blocks block_size num_kv_heads"
+_CACHE_SHAPES = f"k_cache[{_CACHE} head_dim]; v_cache[{_CACHE} v_head_dim]"
 _READ_CACHE = _tensors(_CACHE_SHAPES, positional=True)
 _WRITE_CACHE = _tensors(_CACHE_SHAPES, positional=True, in_place=True)
 _SLOTS = _tensors("slot_mapping[num_tokens]")

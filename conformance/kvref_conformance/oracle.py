@@ -11,9 +11,10 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from kvref.attention.bounds import Bound, dense_bound
 
 from kvref.arrays import Array
+from kvref.attention.batch import Batch
+from kvref.attention.bounds import Bound, dense_bound
 from kvref.attention.masks import Variant, VariantArgs, attended
 from kvref.attention.merge import State
 from kvref_conformance.claims import Claims
@@ -28,6 +29,8 @@ class Expected:
     lse: Array
     out_bound: Array
     lse_bound: Array
+    exact: Array
+    """[num_tokens, num_q_heads] booleans: where a needle is found, so that no rounding is left."""
 
 
 @dataclass
@@ -83,7 +86,23 @@ def _solve(problem: Problem, claims: Claims) -> Expected:
         **arguments,
     )
     lse, lse_bound = _spell_lse(state, bound, problem, claims)
-    return Expected(state.out, lse, bound.out, lse_bound)
+    exact = _finds(canonical)
+    return Expected(state.out, lse, np.where(exact[..., None], 0.0, bound.out), lse_bound, exact)
+
+
+def _finds(problem: Problem) -> Array:
+    """Say for each query token and head whether the needle it hunts is in its attended set."""
+    found = np.zeros(problem.q.shape[:2], np.bool_)
+    if problem.hunts is None:
+        return found
+    arguments: VariantArgs = problem.variant  # type: ignore[assignment]  # a Mapping with the same keys
+    batch = Batch.of(problem.q, problem.query_start_loc, problem.seq_lens, arguments)
+    for request, rows, queries in batch.by_request(None):
+        allowed = batch.allowed(request, queries)
+        hunted = problem.hunts[rows]
+        if allowed.shape[1]:
+            found[rows] = np.take_along_axis(allowed, np.maximum(hunted, 0), axis=1) & (hunted >= 0)
+    return found
 
 
 def _spell_lse(state: State, bound: Bound, problem: Problem, claims: Claims) -> tuple[Array, Array]:

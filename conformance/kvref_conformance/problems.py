@@ -35,8 +35,9 @@ class Problem:
     query_lens: Array
     variant: Mapping[str, Any]
     dtype: str
-    exact: Array | None = None
-    """[num_tokens, num_q_heads] booleans: where every weight is 0 or 1, so the answer has no rounding."""
+    hunts: Array | None = None
+    """[num_tokens, num_q_heads] position of the needle each query hunts, −1 for none. A needle that is in the
+    attended set has weight exactly 1, so the answer has no rounding there."""
 
     @property
     def query_start_loc(self) -> Array:
@@ -167,7 +168,8 @@ def present(problem: Problem, case: Case, placement: Placement, *, lse: bool = F
 
 def _take_new(problem: Problem, placed: Placed, placement: Placement) -> tuple[dict[str, Array], Array]:
     """Take this step's tokens out of the cache again: they arrive as k and v, with their slots."""
-    at, slots = [], []
+    at: list[int] = []
+    slots: list[int] = []
     for request, start in enumerate(problem.context_start_loc[:-1]):
         n, n_q = int(problem.seq_lens[request]), int(problem.query_lens[request])
         first = n - n_q  # negative where there are more queries than context: those tokens have no slot

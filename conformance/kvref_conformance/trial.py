@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from kvref.attention.bounds import exceeds
 
 from kvref.arrays import Array
+from kvref.attention.bounds import exceeds
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Answer, Call
@@ -90,10 +90,7 @@ class Trial:
         Raises: Violation.
         """
         expected = self.oracle.attention(problem)
-        bound = expected.out_bound
-        if problem.exact is not None:
-            bound = np.where(problem.exact[..., None], 0.0, bound)
-        self._expect_out(problem, result, expected, bound)
+        self._expect_out(problem, result, expected)
         if "lse" in result.answer.outputs:
             self.expect_within("lse", result, result.lse, expected.lse, expected.lse_bound)
 
@@ -138,8 +135,8 @@ class Trial:
         if not holds:
             raise Violation(message, result=result, detail=detail)
 
-    def _expect_out(self, problem: Problem, result: Result, expected: Expected, bound: Array) -> None:
-        observed = result.out
+    def _expect_out(self, problem: Problem, result: Result, expected: Expected) -> None:
+        observed, bound = result.out, expected.out_bound
         self._note_margin(observed, expected.out, bound)
         outside = exceeds(observed, expected.out, bound)
         if not outside.any():

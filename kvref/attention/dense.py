@@ -63,7 +63,7 @@ def blend(weights: Array, v: Array) -> Array:
     """
     num_q_heads, num_rows, kv_len = weights.shape
     _, num_kv_heads, head_dim = v.shape
-    grouped = weights.reshape(num_kv_heads, -1, kv_len)
+    grouped = weights.reshape(num_kv_heads, num_q_heads // num_kv_heads * num_rows, kv_len)
     with np.errstate(invalid="ignore"):
         out = grouped @ v.transpose(1, 0, 2)  # [KVH, G·Q, N] @ [KVH, N, D] -> [KVH, G·Q, D]
     if not np.isfinite(out).all():

@@ -1,53 +1,176 @@
-"""Checks of the attended set: causal corner, windows, chunks, spans, boolean masks."""
+"""Checks of the attended set: causal corner, windows, chunks, spans, boolean masks.
 
+All hunt needles on both sides of an edge: a needle inside is found exactly, one outside not at all.
+"""
+
+import numpy as np
 
 from kvref_conformance.cases import Case, Level, lattice
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
-from kvref_conformance.probes.needles import found_where, needles
+from kvref_conformance.probes.needles import edges, hunt_in_turn, hunt_near, needles
 from kvref_conformance.problems import Problem
 from kvref_conformance.trial import Trial
 
 
-def _with_window(claims: Claims, verb: str, level: Level) -> list[Case]:
-    """Windows below, at and above a block, in contexts long enough to leave something outside."""
-    cases = lattice(claims, verb, level, min_len=6)
-    sizes = [1, 3, 5, 16, 17]
-    return [case.with_options(window=sizes[i % len(sizes)]) for i, case in enumerate(cases)]
+def _long(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Contexts of several blocks."""
+    return lattice(claims, verb, level, min_len=2 * max(claims.block_sizes) if level == "exhaustive" else 24)
 
 
-def _window_edge(case: Case, window: int, *, causal: bool = True) -> tuple[list[list[int]], Problem]:
-    """Needles on both sides of the left edge of the last query's window."""
-    targets = [[p for p in (n - window, n - 1 - window) if 0 <= p < n] or [n - 1] for n in case.seq_lens]
-    found = found_where(case, targets, lambda r, t, p: t - window < p <= t)
-    return targets, needles(case, targets, found=found, window=window)
+def _windows(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Windows of one token, below, at and above a block of 16."""
+    return [
+        case.with_options(window=(5, 1, 16, 17, 3)[i % 5])
+        for i, case in enumerate(_long(claims, verb, level))
+    ]
+
+
+def _chunks(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Chunks that do and do not divide a block."""
+    return [
+        case.with_options(chunk_size=(5, 8, 16, 7)[i % 4])
+        for i, case in enumerate(_long(claims, verb, level))
+    ]
 
 
 @check("KV-ATTN-020", features=("prefill",))
 def causal_corner_is_bottom_right(trial: Trial) -> None:
     """Each query of a chunk finds its own position and does not find the next one."""
-    case = trial.case
-    targets = [
-        sorted({*range(max(n - n_q - 1, 0), n)})
-        for n, n_q in zip(case.seq_lens, case.query_lens, strict=True)
-    ]
-    corner = trial.claims.choice("causal-corner")
-    first = [
-        0 if corner == "top_left" else n - n_q for n, n_q in zip(case.seq_lens, case.query_lens, strict=True)
-    ]
-
-    def sees(request: int, t: int, position: int) -> bool:
-        index = t - (case.seq_lens[request] - case.query_lens[request])
-        return position <= first[request] + index
-
-    problem = needles(case, targets, found=found_where(case, targets, sees))
+    problem = needles(trial.case, hunt_near(trial.case, 0, 1))
     trial.expect_attention(problem, trial.attend(problem))
 
 
-@check("KV-ATTN-021", features=("window",), cases=_with_window)
+@check("KV-ATTN-021", features=("window",), cases=_windows)
 def window_holds_exactly_w_tokens(trial: Trial) -> None:
     """Needles at t − W + 1 and t − W: only the first may be found."""
-    window = trial.case.option("window") + (trial.claims.choice("window-spelling") == "left")
-    _, problem = _window_edge(trial.case, window)
-    problem = problem.but(variant={**problem.variant, "window": trial.case.option("window")})
+    window = trial.case.option("window")
+    reach = window + (trial.claims.choice("window-spelling") == "left")
+    hunts = hunt_near(trial.case, 1 - reach, -reach)
+    problem = needles(trial.case, hunts, window=window)
     trial.expect_attention(problem, trial.attend(problem))
+
+
+@check("KV-ATTN-022", features=("window", "prefill"), cases=_windows)
+def window_never_looks_ahead(trial: Trial) -> None:
+    """Needles one position ahead of each query: none may be found, inside the window's width or not."""
+    window = trial.case.option("window")
+    problem = needles(trial.case, hunt_near(trial.case, 0, 1), window=window)
+    trial.expect_attention(problem, trial.attend(problem))
+
+
+@check("KV-ATTN-023", features=("chunk_size",), cases=_chunks)
+def chunk_starts_at_its_own_multiple(trial: Trial) -> None:
+    """Needles on both sides of the start of each query's chunk: only the inner one may be found."""
+    case, size = trial.case, trial.case.option("chunk_size")
+    hunts = hunt_near(case, 0)
+    start = hunts // size * size
+    hunts = np.where(np.arange(case.num_q_heads)[None, :] % 2 == 0, start, start - 1)
+    problem = needles(case, hunts, chunk_size=size)
+    trial.expect_attention(problem, trial.attend(problem))
+
+
+@check("KV-ATTN-024", features=("spans", "prefill"), cases=_long)
+def span_sees_itself_in_both_directions(trial: Trial) -> None:
+    """A query in a span finds the span's last position, and does not find the next span's first."""
+    case = trial.case
+    spans = [_spans(n, n_q) for n, n_q in zip(case.seq_lens, case.query_lens, strict=True)]
+    hunts = hunt_near(case, 0)
+    token = 0
+    for request, (n, n_q) in enumerate(zip(case.seq_lens, case.query_lens, strict=True)):
+        for t in range(n - n_q, n):
+            later = np.flatnonzero(spans[request] == spans[request][t])
+            last = int(later[-1]) if spans[request][t] >= 0 else t
+            hunts[token, 1::2] = last
+            hunts[token, 2::3] = last + 1
+            token += 1
+    problem = needles(case, hunts, span_ids=np.concatenate(spans).astype(np.int32))
+    trial.expect_attention(problem, trial.attend(problem))
+
+
+@check("KV-ATTN-025", features=("mask",), cases=_long)
+def mask_decides_pair_by_pair(trial: Trial) -> None:
+    """Each query's own row of the mask decides which needles it finds; masks of requests differ."""
+    case = trial.case
+    rng = np.random.default_rng(case.seed + 31)
+    rows = [_tree_mask(rng, n, n_q) for n, n_q in zip(case.seq_lens, case.query_lens, strict=True)]
+    hunts = hunt_in_turn(case, [positions[:: max(len(positions) // 7, 1)] for positions in edges(case)])
+    mask = np.concatenate([row.ravel() for row in rows])
+    problem = needles(case, hunts, mask=mask)
+    trial.expect_attention(problem, trial.attend(problem))
+
+
+@check("KV-ATTN-026", features=("non_causal", "prefill"))
+def non_causal_sees_the_whole_context(trial: Trial) -> None:
+    """With causal=False every query finds the next position and the last one."""
+    case = trial.case
+    hunts = hunt_near(case, 1)
+    last = hunt_in_turn(case, [[n - 1] for n in case.seq_lens])
+    hunts[:, ::2] = last[:, ::2]
+    problem = needles(case, hunts, causal=False)
+    trial.expect_attention(problem, trial.attend(problem))
+
+
+@check("KV-ATTN-027", features=("softcap",))
+def mask_comes_after_softcap(trial: Trial) -> None:
+    """Every live logit saturates at −softcap: a masked one that was capped weighs as much as a live one."""
+    case = trial.case
+    problem = needles(case, hunt_near(case, 0))
+    loud = problem.but(
+        q=np.full_like(problem.q, 8),
+        k=np.full_like(problem.k, -8),
+        variant={"scale": 1.0, "softcap": 15.0},
+        hunts=None,
+    )
+    if "window" in trial.claims.features:
+        loud = loud.but(variant={**loud.variant, "window": 2})
+    trial.expect_attention(loud, trial.attend(loud))
+
+
+@check("KV-ATTN-028", features=("prefill",))
+def chunked_equals_whole(trial: Trial) -> None:
+    """A prompt attended in two chunks gives the same bits as in one, wherever the answer is exact."""
+    whole = _whole_prompts(trial.case)
+    problem = needles(whole, hunt_near(whole, 0, -1, -7))
+    result = trial.attend(problem)
+    for cut in (1, 2):
+        kept = [n - (n * cut) // 3 for n in whole.seq_lens]
+        part = _last_tokens(problem, kept)
+        rows = np.concatenate([np.arange(n - k, n) + start for n, k, start in _rows(problem, kept)])
+        chunk = trial.attend(part)
+        before, after = trial.oracle.attention(problem), trial.oracle.attention(part)
+        exact = before.exact[rows] & after.exact & (before.out[rows] == after.out).all(axis=-1)
+        trial.expect_equal("out of the last chunk", chunk, chunk.out[exact], result.out[rows][exact])
+
+
+def _spans(n: int, n_q: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Two neighbouring spans inside the queried part of a context, text around them."""
+    ids = np.full(n, -1, np.int64)
+    first = n - n_q
+    third = max(n_q // 3, 1)
+    ids[first : first + third] = 0
+    ids[first + third : first + 2 * third] = 1
+    return ids
+
+
+def _tree_mask(rng: np.random.Generator, n: int, n_q: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """A causal mask with holes: every query sees itself and about half of what came before."""
+    t = np.arange(n - n_q, n)[:, None]
+    j = np.arange(n)[None, :]
+    return np.asarray((j == t) | ((j < t) & (rng.integers(0, 2, (n_q, n)) == 1)))
+
+
+def _whole_prompts(case: Case) -> Case:
+    return Case(**{**case.__dict__, "query_lens": case.seq_lens})
+
+
+def _last_tokens(problem: Problem, kept: list[int]) -> Problem:
+    rows = np.concatenate([np.arange(n - k, n) + start for n, k, start in _rows(problem, kept)])
+    return problem.but(q=problem.q[rows], query_lens=np.array(kept), hunts=np.asarray(problem.hunts)[rows])
+
+
+def _rows(problem: Problem, kept: list[int]) -> list[tuple[int, int, int]]:
+    starts = problem.query_start_loc
+    return [
+        (int(n), k, int(starts[r])) for r, (n, k) in enumerate(zip(problem.query_lens, kept, strict=True))
+    ]

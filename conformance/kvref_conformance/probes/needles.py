@@ -8,7 +8,7 @@ Makes huge: dropped, doubled and misplaced slots; wrong block, wrong request, wr
 length edges; a missing rescale between pieces.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,31 +45,26 @@ def needle_size(scale: float) -> float:
     return float(2.0 ** np.ceil(np.log2(GAP / abs(scale)) / 2))
 
 
-def needles(
-    case: Case, targets: Sequence[Sequence[int]], *, found: Array | None = None, **variant: Any
-) -> Problem:
-    """Build a problem in which the queries of each request hunt that request's targets in turn.
+def needles(case: Case, hunts: Array, **variant: Any) -> Problem:
+    """Build a problem in which each query token and head hunts one position of its context.
 
-    `targets[request]` are positions; query token i and head h of a request hunt target (i · H + h) mod their
-    number. `found [num_tokens, num_q_heads]` says where the needle is in the attended set, so that the answer
-    is exact there; None means everywhere.
+    `hunts [num_tokens, num_q_heads]` holds positions, −1 for none. A request has one channel for each
+    position hunted in it, so at most head_dim positions; hunts beyond that are dropped.
     """
     scale = float(variant.pop("scale", 0.3125))
     size = needle_size(scale)
     keys = np.zeros((sum(case.seq_lens), case.num_kv_heads, case.head_dim))
     queries = np.zeros((case.num_tokens, case.num_q_heads, case.head_dim))
+    placed = np.full((case.num_tokens, case.num_q_heads), -1)
     starts = np.concatenate([[0], np.cumsum(case.seq_lens)])
-    token = 0
-    for request, hunted in enumerate(targets):
-        channel = {position: i % case.head_dim for i, position in enumerate(dict.fromkeys(hunted))}
-        for position, c in channel.items():
-            keys[starts[request] + position, :, c] = size
-        for i in range(case.query_lens[request]):
-            for head in range(case.num_q_heads):
-                if hunted:
-                    queries[token, head, channel[hunted_by(hunted, i, head, case)]] = size
-            token += 1
-    every = np.ones((case.num_tokens, case.num_q_heads), np.bool_)
+    for request, (token, _) in _tokens(case):
+        row = [int(p) if 0 <= p < case.seq_lens[request] else -1 for p in hunts[token]]
+        channels = _channels(case, hunts, request)
+        for head, position in enumerate(row):
+            if position in channels:
+                keys[starts[request] + position, :, channels[position]] = size
+                queries[token, head, channels[position]] = size
+                placed[token, head] = position
     return Problem(
         q=cast(queries, case.dtype),
         k=cast(keys, case.dtype),
@@ -78,37 +73,53 @@ def needles(
         query_lens=np.array(case.query_lens, np.int64),
         variant={"scale": scale, **variant},
         dtype=case.dtype,
-        exact=every if found is None else found,
+        hunts=placed,
     )
 
 
-def hunted_by(hunted: Sequence[int], index: int, head: int, case: Case) -> int:
-    """Return the position that query token `index` of a request hunts with head `head`."""
-    return hunted[(index * case.num_q_heads + head) % len(hunted)]
+def hunt_in_turn(case: Case, targets: Sequence[Sequence[int]]) -> Array:
+    """Let the tokens and heads of each request hunt that request's targets, one after the other."""
+    hunts = np.full((case.num_tokens, case.num_q_heads), -1)
+    for request, (token, t) in _tokens(case):
+        index = t - case.seq_lens[request] + case.query_lens[request]
+        mine = targets[request]
+        for head in range(case.num_q_heads):
+            if mine:
+                hunts[token, head] = mine[(index * case.num_q_heads + head) % len(mine)]
+    return hunts
 
 
-def found_where(case: Case, targets: Sequence[Sequence[int]], sees: Any) -> Array:
-    """Return where needles are found, given `sees(request, t, position)` for a query at position t."""
-    found = np.zeros((case.num_tokens, case.num_q_heads), np.bool_)
+def hunt_near(case: Case, *offsets: int) -> Array:
+    """Let head h of a query at position t hunt position t + offsets[h mod their number]."""
+    hunts = np.full((case.num_tokens, case.num_q_heads), -1)
+    for _, (token, t) in _tokens(case):
+        hunts[token] = [t + offsets[head % len(offsets)] for head in range(case.num_q_heads)]
+    return hunts
+
+
+def edges(case: Case) -> list[list[int]]:
+    """Return for each context the positions at edges: both ends, and around each block boundary."""
+    b = case.block_size
+    result = []
+    for n in case.seq_lens:
+        around = [p for start in range(b, n, b) for p in (start - 1, start)]
+        wanted = [n - 1, 0, *around, n // 2, n - 2]
+        result.append([p for p in dict.fromkeys(wanted) if 0 <= p < n][: case.head_dim])
+    return result
+
+
+def _tokens(case: Case) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield (request, (token, position)) for every query token."""
     token = 0
-    for request, hunted in enumerate(targets):
-        n, n_q = case.seq_lens[request], case.query_lens[request]
-        for i in range(n_q):
-            for head in range(case.num_q_heads):
-                if hunted:
-                    found[token, head] = sees(request, n - n_q + i, hunted_by(hunted, i, head, case))
+    for request, (n, n_q) in enumerate(zip(case.seq_lens, case.query_lens, strict=True)):
+        for t in range(n - n_q, n):
+            yield request, (token, t)
             token += 1
-    return found
 
 
-def edges(n: int, block_size: int, limit: int) -> list[int]:
-    """Return up to `limit` positions of a context of n tokens that sit at edges: both ends, around each block."""
-    wanted = [
-        n - 1,
-        0,
-        *(p for start in range(block_size, n, block_size) for p in (start - 1, start)),
-        n // 2,
-        n - 2,
-    ]
-    inside = [p for p in dict.fromkeys(wanted) if 0 <= p < n]
-    return inside[:limit]
+def _channels(case: Case, hunts: Array, request: int) -> dict[int, int]:
+    """Give each position hunted in a request its own channel, as far as there are channels."""
+    start = sum(case.query_lens[:request])
+    rows = hunts[start : start + case.query_lens[request]]
+    inside = [int(p) for p in rows.ravel() if 0 <= p < case.seq_lens[request]]
+    return {position: i for i, position in enumerate(list(dict.fromkeys(inside))[: case.head_dim])}

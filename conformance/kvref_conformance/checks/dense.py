@@ -1,0 +1,144 @@
+"""Checks of the formula itself: weights, heads, the range of logits, rows that attend to nothing."""
+
+import numpy as np
+
+from kvref_conformance.cases import Case, Level, lattice
+from kvref_conformance.checks.check import check
+from kvref_conformance.claims import Claims
+from kvref_conformance.probes.needles import coded_values, edges, hunt_in_turn, needles
+from kvref_conformance.probes.random import random_problem
+from kvref_conformance.problems import cast
+from kvref_conformance.trial import Trial
+
+
+def _with_empty(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Batches in which a context has no tokens: first, in the middle, last; and a request without queries."""
+    cases = []
+    for i, case in enumerate(lattice(claims, verb, level, prefill=False)):
+        lens = list(case.seq_lens[:2])
+        lens.insert(i % 3, 0)
+        lens.append(case.block_size + 1)
+        cases.append(Case(**{**case.__dict__, "seq_lens": tuple(lens), "query_lens": (1, 1, 1, 0)}))
+    return cases
+
+
+def _long(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Contexts long enough for several tiles of any kernel, decode only."""
+    return lattice(claims, verb, level, prefill=False, min_len=290)
+
+
+def _ramps(claims: Claims, verb: str, level: Level) -> list[Case]:
+    return [case.with_options(step=(0.25, -0.25)[i % 2]) for i, case in enumerate(_long(claims, verb, level))]
+
+
+def _loud(claims: Claims, verb: str, level: Level) -> list[Case]:
+    sizes = (-65536.0, -256.0, 65536.0, 256.0)
+    return [case.with_options(logit=sizes[i % 4]) for i, case in enumerate(lattice(claims, verb, level))]
+
+
+@check("KV-ATTN-001", ring="numeric")
+def output_is_the_weighted_mean(trial: Trial) -> None:
+    """Bell-shaped random inputs: every component within the bound of the declared arithmetic."""
+    problem = random_problem(trial.case)
+    trial.expect_attention(problem, trial.attend(problem))
+
+
+@check("KV-ATTN-002", ring="numeric")
+def scale_multiplies_once(trial: Trial) -> None:
+    """Two keys a fixed score apart, so that the ratio of their weights reads out the scale."""
+    case = trial.case
+    scale = 0.15625
+    problem = random_problem(case, scale=scale)
+    keys, queries = np.zeros_like(problem.k), np.zeros_like(problem.q)
+    position = np.concatenate([np.arange(n) for n in case.seq_lens] + [np.zeros(0)])
+    keys[..., 0] = (position % 2)[:, None]
+    queries[..., 0] = 16.0  # scores 0 and 16, weights apart by exp(16 · scale) = 12
+    values = np.ones_like(problem.v) + np.asarray((position % 2 * 63)[:, None, None]).astype(problem.v.dtype)
+    probe = problem.but(q=queries, k=keys, v=values.astype(problem.v.dtype))
+    trial.expect_attention(probe, trial.attend(probe))
+
+
+@check("KV-ATTN-003")
+def query_head_reads_its_own_kv_head(trial: Trial) -> None:
+    """Every value of kv head g is g + 1, so whatever the weights, head h answers h // group + 1."""
+    case = trial.case
+    wide = Case(**{**case.__dict__, "num_kv_heads": max(case.num_kv_heads, 2)})
+    problem = random_problem(wide)
+    owner = np.arange(wide.num_kv_heads) + 1.0
+    values = np.broadcast_to(owner[None, :, None], problem.v.shape)
+    problem = problem.but(v=cast(values, case.dtype))
+    trial.case = wide
+    result = trial.attend(problem)
+    expected = np.broadcast_to(np.repeat(owner, wide.group)[None, :, None], result.out.shape)
+    trial.expect_equal("kv head read by out", result, np.rint(result.out), expected)
+
+
+@check("KV-ATTN-004", ring="numeric")
+def weights_sum_to_one(trial: Trial) -> None:
+    """Every value is 1, so every output is 1: the weights are a mean, neither more nor less."""
+    problem = random_problem(trial.case)
+    problem = problem.but(v=np.ones_like(problem.v))
+    trial.expect_attention(problem, trial.attend(problem))
+
+
+@check("KV-ATTN-005", ring="numeric", cases=_loud)
+def any_finite_logit_is_legal(trial: Trial) -> None:
+    """All logits far below or above zero: no sentinel, no overflow, the same weights as around zero."""
+    case = trial.case
+    logit = trial.case.option("logit")
+    size = 2.0 ** np.ceil(np.log2(abs(logit)) / 2)  # q·k = ± size² in one channel
+    values = coded_values(case)
+    problem = random_problem(case, scale=abs(logit) / size**2)
+    queries, keys = np.zeros_like(problem.q), np.zeros_like(problem.k)
+    queries[..., 1], keys[..., 1] = size, np.sign(logit) * size
+    probe = problem.but(q=queries, k=keys, v=values)
+    trial.expect_attention(probe, trial.attend(probe))
+
+
+@check("KV-ATTN-006", ring="numeric", cases=_ramps)
+def rising_and_falling_scores_are_rescaled(trial: Trial) -> None:
+    """Scores rise or fall by 1/4 a token over hundreds of tokens: each tile has a new maximum, or none."""
+    case, step = trial.case, trial.case.option("step")
+    problem = random_problem(case, scale=1.0)
+    queries, keys = np.zeros_like(problem.q), np.zeros_like(problem.k)
+    position = np.concatenate([np.arange(n) for n in case.seq_lens] + [np.zeros(0)]).astype(np.int64)
+    queries[..., 0], queries[..., 1] = step * 16, step
+    keys[..., 0], keys[..., 1] = (position // 16)[:, None], (position % 16)[:, None]
+    probe = problem.but(q=queries, k=keys, v=coded_values(case))
+    trial.expect_attention(probe, trial.attend(probe))
+
+
+@check("KV-ATTN-007", cases=_with_empty)
+def empty_context_answers_zero(trial: Trial) -> None:
+    """A request without context answers 0 exactly, with the declared lse; its neighbours are not moved."""
+    case = trial.case
+    lse = "lse" in trial.claims.features
+    problem = needles(case, hunt_in_turn(case, edges(case)))
+    result = trial.attend(problem, lse=lse)
+    empty = np.repeat(np.array(case.seq_lens) == 0, case.query_lens)
+    trial.expect_equal("out of an empty row", result, result.out[empty], np.zeros_like(result.out[empty]))
+    if lse:
+        sign = 1.0 if trial.claims.choice("empty-row-lse") == "+inf" else -1.0
+        expected = np.full_like(result.lse[empty], sign * np.inf)
+        trial.expect_equal("lse of an empty row", result, result.lse[empty], expected)
+    trial.expect_attention(problem, result)
+
+
+@check("KV-ATTN-008", ring="numeric")
+def zero_vector_is_a_token(trial: Trial) -> None:
+    """Half of the keys are all zero and so is every query: zero keys weigh as much as any other."""
+    case = trial.case
+    problem = random_problem(case)
+    keys = problem.k.copy()
+    keys[1::2] = 0
+    keys[:1] = 0
+    problem = problem.but(q=np.zeros_like(problem.q), k=keys, v=coded_values(case))
+    trial.expect_attention(problem, trial.attend(problem))
+
+
+@check("KV-ATTN-009", features=("value_width",))
+def value_width_is_its_own(trial: Trial) -> None:
+    """Values half as wide as keys: needles come back whole."""
+    case = trial.case
+    problem = needles(case, hunt_in_turn(case, edges(case)), v_head_dim=case.head_dim // 2)
+    trial.expect_attention(problem, trial.attend(problem))
