@@ -1,0 +1,94 @@
+"""The tables of the spec and the tables of the suite say the same, word for word."""
+
+import re
+
+import pytest
+from kvref_conformance.claims import CHOICES, FEATURES
+from kvref_conformance.contracts import VERBS, Argument, Verb
+from kvref_conformance.requirements import Directive, load_requirements, read_directives, spec_dir
+
+
+def directives(name: str) -> list[Directive]:
+    return [d for d in read_directives(spec_dir() / "conformance.md") if d.name == name]
+
+
+def one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def written(argument: Argument) -> str:
+    """An argument as the spec writes it: `!` if the verb may write it, brackets if it is optional."""
+    name = argument.name + "!" * argument.in_place
+    return f"[{name}]" if argument.feature else name
+
+
+def signature(verb: Verb) -> str:
+    """A verb as the spec writes it."""
+    first = [written(a) for a in verb.arguments if a.positional]
+    named = [written(a) for a in verb.arguments if not a.positional]
+    optional = any(a.name == "return_lse" for a in verb.arguments)
+    returned = [f"[{name}]" if name == "lse" and optional else name for name in verb.returns]
+    arguments = ", ".join([*first, "*", *named] if named else first)
+    return f"{verb.name}({arguments}) -> {', '.join(returned) or 'nothing'} # {verb.summary}"
+
+
+def tensor_lines() -> list[str]:
+    """Every tensor with its axes; the verbs are named where a name has more than one shape."""
+    shapes: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    for verb in VERBS.values():
+        for argument in verb.arguments:
+            if argument.shape:
+                shapes.setdefault(argument.name, {}).setdefault(argument.shape, []).append(verb.name)
+    return [
+        f"{name} [{', '.join(axes)}]" + (f" in {', '.join(verbs)}" if len(by_shape) > 1 else "")
+        for name, by_shape in shapes.items()
+        for axes, verbs in by_shape.items()
+    ]
+
+
+def test_verb_table() -> None:
+    """A porter who reads the spec writes methods that the suite calls with exactly these arguments."""
+    (table,) = directives("verbs")
+    stated = one_line("\n".join(table.body))
+    assert stated == one_line(" ".join(signature(verb) for verb in VERBS.values()))
+
+
+def test_tensor_table() -> None:
+    """The axes of every tensor are those the suite makes."""
+    (table,) = directives("tensors")
+    stated = one_line("\n".join(table.body))
+    assert stated == one_line(" ".join(tensor_lines()))
+
+
+def test_feature_table() -> None:
+    """Every feature that can be claimed is described, and nothing else is."""
+    (table,) = directives("features")
+    stated = one_line("\n".join(table.body))
+    assert stated == one_line(" ".join(f"{name}: {text}" for name, text in FEATURES.items()))
+
+
+def test_choices_are_those_of_the_claims() -> None:
+    """Canonical answer, alternatives and hazards of every choice are the ones subjects can declare."""
+    stated = {}
+    for directive in directives("choice"):
+        items = one_line("\n".join(directive.body)).removeprefix("- ").split(" - ")
+        alternatives = dict(item.split(": ", 1) for item in items)
+        stated[directive.argument] = (directive.fields["canonical"], alternatives)
+    assert stated == {c.name: (c.canonical, dict(c.alternatives)) for c in CHOICES.values()}
+
+
+@pytest.mark.parametrize("known", [CHOICES, FEATURES], ids=["choices", "features"])
+def test_requirements_name_known(known: dict[str, object]) -> None:
+    """A requirement opens only choices that exist and waits only for features that can be claimed."""
+    for requirement in load_requirements().values():
+        if known is CHOICES:
+            named = set(requirement.choices)
+        else:
+            named = {requirement.feature} - {""}
+        assert named <= set(known), requirement.title
+
+
+def test_every_choice_is_opened_by_a_requirement() -> None:
+    """A choice that no requirement opens would excuse nothing and could not be checked."""
+    opened = {name for requirement in load_requirements().values() for name in requirement.choices}
+    assert opened == set(CHOICES)
