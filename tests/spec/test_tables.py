@@ -3,16 +3,19 @@
 import re
 
 import pytest
+
 from kvref_conformance.claims import CHOICES, FEATURES
 from kvref_conformance.contracts import VERBS, Argument, Verb
 from kvref_conformance.requirements import Directive, load_requirements, read_directives, spec_dir
 
 
 def directives(name: str) -> list[Directive]:
+    """The directives of the conformance chapter with this name."""
     return [d for d in read_directives(spec_dir() / "conformance.md") if d.name == name]
 
 
 def one_line(text: str) -> str:
+    """Text with every run of white space as one space, since tables may be wrapped."""
     return re.sub(r"\s+", " ", text).strip()
 
 
@@ -81,10 +84,7 @@ def test_choices_are_those_of_the_claims() -> None:
 def test_requirements_name_known(known: dict[str, object]) -> None:
     """A requirement opens only choices that exist and waits only for features that can be claimed."""
     for requirement in load_requirements().values():
-        if known is CHOICES:
-            named = set(requirement.choices)
-        else:
-            named = {requirement.feature} - {""}
+        named = set(requirement.choices) if known is CHOICES else {requirement.feature} - {""}
         assert named <= set(known), requirement.title
 
 
