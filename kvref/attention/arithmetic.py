@@ -46,7 +46,9 @@ class Format:
         info: Any = ml_dtypes.finfo(dtype_of(dtype))
         truncated = 2.0 if rounding == "truncate" else 1.0
         wide_range = float(info.smallest_normal) <= 2.0**-126
-        underflow = float(info.smallest_normal if wide_range else info.smallest_subnormal * truncated / 2)
+        underflow = (
+            float(info.smallest_normal) if wide_range else float(info.smallest_subnormal) / 2 * truncated
+        )
         return Format(2.0 ** -(int(info.nmant) + 1) * truncated, underflow, float(info.max))
 
     def rounded(self, size: Array) -> Array:
@@ -78,8 +80,8 @@ class Arithmetic:
     """Format of the result."""
     merges: int = 1
     """Most merges a partial output passes through: 0 without splits, 1 when all are combined at once."""
-    block: int = 16
-    """Fewest tokens between two rescalings of an online softmax."""
+    block: int | None = 16
+    """Fewest tokens between two rescalings of an online softmax; None where the maximum is found first."""
     depth: int | None = None
     """Most additions any product of P·V passes through, over all splits; None: one per token."""
     exp_error: float = 4.0

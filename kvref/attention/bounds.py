@@ -189,7 +189,16 @@ def _judge(
     facts: Arithmetic,
 ) -> tuple[State, Bound]:
     """Answer one request exactly, and bound the error of a kernel on it."""
-    state = attend(q, k, v, allowed, scale=variant.scale, softcap=variant.softcap, bias=bias)
+    read = allowed.any(axis=0)  # what no row attends to stays out even of the last bit
+    state = attend(
+        q,
+        k[read],
+        v[read],
+        allowed[:, read],
+        scale=variant.scale,
+        softcap=variant.softcap,
+        bias=None if bias is None else bias[..., read],
+    )
     if variant.sinks is not None:
         state = with_sinks(state, variant.sinks)
     bound = Bound(np.zeros_like(state.out), np.zeros_like(state.lse))

@@ -257,6 +257,8 @@ def _remainder(g: Array, u_p: float) -> Array:
 
 
 def _rescalings(rows: Rows, facts: Arithmetic) -> Array:
+    if facts.block is None:
+        return np.zeros_like(rows.count)
     most: Array = np.minimum(rows.count - 1, -(-(rows.span - 1) // facts.block))
     return most
 
