@@ -195,7 +195,8 @@ def sparse_attention(
 
     Shapes: q [num_tokens, num_q_heads, head_dim]; k_cache, v_cache [num_blocks, block_size, num_kv_heads,
     head_dim], any strides (records: `mla.as_one_kv_head`); slots [num_tokens, top_k], block · block_size +
-    offset, for all heads alike, −1 for none. A query with no slot is an empty row (0, −inf).
+    offset, for all heads alike; a negative entry is none, wherever it stands. A query with no slot is an
+    empty row (0, −inf).
     Returns out [num_tokens, num_q_heads, head_dim] and lse [num_tokens, num_q_heads] in nats, in `dtype`.
     Raises: ShapeError, DTypeError, ArgumentError, SlotMappingError (a slot the cache does not have, or one
     twice in a row).
@@ -208,7 +209,7 @@ def sparse_attention(
     chosen = _check_selection(slots, q.shape[0], k_cache.shape[0] * k_cache.shape[1])
     result = empty_state(q.shape[0], q.shape[1], v_cache.shape[3], dtype)
     for token, row in enumerate(chosen):
-        at = np.divmod(row[row != NONE], k_cache.shape[1])
+        at = np.divmod(row[row >= 0], k_cache.shape[1])
         if len(at[0]):
             keys, values = k_cache[at].astype(dtype, copy=False), v_cache[at].astype(dtype, copy=False)
             everything = np.ones((1, len(keys)), np.bool_)
@@ -219,15 +220,15 @@ def sparse_attention(
 
 def _check_selection(slots: ArrayLike, num_tokens: int, num_slots: int) -> Array:
     chosen = as_indices("slots", slots, [num_tokens, "top_k"])
-    wrong = (chosen < NONE) | (chosen >= num_slots)
+    wrong = chosen >= num_slots
     if wrong.any():
         token, entry = np.argwhere(wrong)[0]
         raise SlotMappingError(
-            f"slots[{token}, {entry}] = {chosen[token, entry]}, expected a slot below {num_slots}, or −1 for "
-            "none (KV-ATTN-074 sparse-invalid-index)"
+            f"slots[{token}, {entry}] = {chosen[token, entry]}, but the cache has {num_slots} slots "
+            "(KV-ATTN-072 sparse-attends-selection)"
         )
     in_order = np.sort(chosen, axis=1)
-    twice = (in_order[:, 1:] == in_order[:, :-1]) & (in_order[:, 1:] != NONE)
+    twice = (in_order[:, 1:] == in_order[:, :-1]) & (in_order[:, 1:] >= 0)
     if twice.any():
         token, entry = np.argwhere(twice)[0]
         raise SlotMappingError(
