@@ -23,11 +23,13 @@ class Kernel:
     """A kernel: its declared arithmetic, how many splits it cuts a context into, and the order of its sums.
 
     A serial kernel adds one product at a time, in order; the others leave the order to the matrix product.
+    A flushing one has an exponential whose subnormal results are zero, like `ex2.approx.ftz`.
     """
 
     arithmetic: Arithmetic
     splits: int = 1
     serial: bool = False
+    flushes: bool = False
 
 
 class Answer(NamedTuple):
@@ -64,6 +66,7 @@ KERNELS: dict[str, Kernel] = {
     "bfloat16 naive": Kernel(_NAIVE_BFLOAT16),
     "P truncated": Kernel(_flash(_BFLOAT16, _BFLOAT16, rounding="truncate")),
     "P bfloat16 in the sum": Kernel(_flash(_BFLOAT16, _BFLOAT16, rounded_sum=True)),
+    "exp flushed": Kernel(_ONLINE, flushes=True),
     "q scaled in bfloat16": Kernel(_flash(_BFLOAT16, _BFLOAT16, query=_BFLOAT16)),
     "sums in bfloat16": Kernel(_flash(_BFLOAT16, _BFLOAT16, accumulate=_BFLOAT16), serial=True),
 }
@@ -162,6 +165,8 @@ def _split(kernel: Kernel, facts: Arithmetic, logits: Array, v: Array) -> Answer
         reference = np.where(np.isneginf(seen), 0, seen).astype(work)
         old = np.exp(peak - reference)  # 0 before anything was seen
         w = np.exp(round_to(logits[:, piece] - reference, facts.scores, facts.rounding))
+        if kernel.flushes:
+            w = np.where(w < np.finfo(work).tiny, 0, w).astype(work)
         if facts.normalized:
             ones = np.ones((w.shape[1], 1), work)
             total = _product(kernel, facts, w, ones)

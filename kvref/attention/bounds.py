@@ -22,6 +22,7 @@ from kvref.attention.arithmetic import REFERENCE, Arithmetic, gamma
 from kvref.attention.batch import Batch
 from kvref.attention.dense import attend, check_heads
 from kvref.attention.forward_error import Rows
+from kvref.attention.likely_error import likely_out_bound
 from kvref.attention.masks import Variant, VariantArgs
 from kvref.attention.merge import State, with_sinks
 from kvref.attention.paged import TOKENS_PER_PIECE, check_block_tables, check_cache, locate
@@ -59,13 +60,15 @@ def attention_bound(
     bias: Array | None = None,
     sinks: ArrayLike | None = None,
     arithmetic: Arithmetic,
+    independent: bool = False,
 ) -> Bound:
     """Bound the error of a kernel on one request.
 
     Shapes: q [num_rows, num_q_heads, head_dim], k and v [kv_len, num_kv_heads, head_dim], allowed [num_rows,
     kv_len], bias [num_q_heads, num_rows, kv_len], sinks [num_q_heads]. "input" in `arithmetic` is the dtype
     of `q`. What lies outside `allowed` has no effect, NaN included; a row that attends to a value that is not
-    finite has an infinite bound there.
+    finite has an infinite bound there. `independent` asks for the smaller bound that holds, but for a chance
+    of 1e-12 per number, if roundings are independent: for random data that the caller has drawn itself.
     Raises: ShapeError, DTypeError.
     """
     facts = arithmetic.resolve(dtype_name(np.asarray(q)))
@@ -76,7 +79,7 @@ def attention_bound(
         check_shape("bias", bias, [q.shape[1], q.shape[0], k.shape[0]])
     lens = np.array([q.shape[0]]), np.array([k.shape[0]])
     variant = Variant(scale=scale, softcap=softcap, sinks=sinks).for_batch(q.shape[1], *lens)
-    return _judge(q, k, v, allowed, variant, bias, facts)[1]
+    return _judge(q, k, v, allowed, variant, bias, facts, independent)[1]
 
 
 def dense_bound(
@@ -87,12 +90,14 @@ def dense_bound(
     query_start_loc: ArrayLike,
     seq_lens: ArrayLike,
     arithmetic: Arithmetic,
+    independent: bool = False,
     rows: ArrayLike | None = None,
     **variant: Unpack[VariantArgs],
 ) -> tuple[State, Bound]:
     """Return the exact answer of `dense.attention` and the bound around it.
 
-    Shapes and errors: as `dense.attention`; "input" in `arithmetic` is the dtype of `q`.
+    Shapes and errors: as `dense.attention`; "input" in `arithmetic` is the dtype of `q`;
+    `independent` as `attention_bound`.
     """
     facts = arithmetic.resolve(dtype_name(np.asarray(q)))
     q, k, v = widen("q", q), widen("k", k), widen("v", v)
@@ -102,7 +107,7 @@ def dense_bound(
     state, bound = batch.empty(rows, q, v.shape[2]), _no_bound(batch, rows, q, v.shape[2])
     for request, places, queries in batch.by_request(rows):
         context = slice(*batch.context_start_loc[request : request + 2])
-        part = _judge_request(batch, request, queries, q, k[context], v[context], facts)
+        part = _judge_request(batch, request, queries, q, k[context], v[context], facts, independent)
         _fill(state, bound, places, part)
     return state, bound
 
@@ -116,6 +121,7 @@ def paged_bound(
     seq_lens: ArrayLike,
     query_start_loc: ArrayLike,
     arithmetic: Arithmetic,
+    independent: bool = False,
     rows: ArrayLike | None = None,
     **variant: Unpack[VariantArgs],
 ) -> tuple[State, Bound]:
@@ -135,7 +141,7 @@ def paged_bound(
     for request, places, queries in batch.by_request(rows):
         slots = locate(tables[request], np.arange(batch.seq_lens[request]), k_cache.shape[1])
         k, v = widen("k_cache", k_cache[slots]), widen("v_cache", v_cache[slots])
-        _fill(state, bound, places, _judge_request(batch, request, queries, q, k, v, facts))
+        _fill(state, bound, places, _judge_request(batch, request, queries, q, k, v, facts, independent))
     return state, bound
 
 
@@ -163,10 +169,17 @@ def _error(observed: ArrayLike, expected: Array) -> Array:
 
 
 def _judge_request(
-    batch: Batch, request: int, queries: Array, q: Array, k: Array, v: Array, facts: Arithmetic
+    batch: Batch,
+    request: int,
+    queries: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    facts: Arithmetic,
+    independent: bool,
 ) -> tuple[State, Bound]:
     bias = batch.bias(request, queries, slice(0, k.shape[0]))
-    return _judge(q[queries], k, v, batch.allowed(request, queries), batch.variant, bias, facts)
+    return _judge(q[queries], k, v, batch.allowed(request, queries), batch.variant, bias, facts, independent)
 
 
 def _no_bound(batch: Batch, rows: ArrayLike | None, q: Array, head_dim: int) -> Bound:
@@ -187,6 +200,7 @@ def _judge(
     variant: Variant,
     bias: Array | None,
     facts: Arithmetic,
+    independent: bool,
 ) -> tuple[State, Bound]:
     """Answer one request exactly, and bound the error of a kernel on it."""
     read = allowed.any(axis=0)  # what no row attends to stays out even of the last bit
@@ -217,7 +231,7 @@ def _judge(
             State(state.out[queries, heads], state.lse[queries, heads][:, None]),
             heads,
         )
-        out, lse = _bound_rows(rows, facts, k.shape[0])
+        out, lse = _bound_rows(rows, facts, k.shape[0], independent)
         bound.lse[queries, heads] = lse
         bound.out[queries, heads] = out if finite.all() else np.where(rows.inside @ ~finite, np.inf, out)
     return state, bound
@@ -273,12 +287,13 @@ def _rows(
     )
 
 
-def _bound_rows(rows: Rows, facts: Arithmetic, kv_len: int) -> tuple[Array, Array]:
+def _bound_rows(rows: Rows, facts: Arithmetic, kv_len: int, independent: bool) -> tuple[Array, Array]:
     """Add the kernel's bound and the reference's, and what evaluating them in float64 can lose."""
     own = replace(REFERENCE, merges=-(-kv_len // TOKENS_PER_PIECE))
     with np.errstate(all="ignore"):
         inexact = forward_error.out_bound(rows, own)
-        out = forward_error.out_bound(rows, facts, inexact) + inexact
+        judge = likely_out_bound if independent else forward_error.out_bound
+        out = judge(rows, facts, inexact) + inexact
         lse = forward_error.lse_bound(rows, facts) + forward_error.lse_bound(rows, own)
         in_weights = forward_error.weight_error(rows, own, forward_error.logit_error(rows, own))
         in_sums = gamma(2 * rows.count + rows.head_dim + 64, own.roundoff)

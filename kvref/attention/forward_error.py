@@ -123,7 +123,7 @@ def out_bound(rows: Rows, facts: Arithmetic, inexact: Array | float = 0.0) -> Ar
     running = g * (1 + u_p) * (mean_v + size)
     products = (rows.count + n_sums) * sums.underflow / np.minimum(floor, 1.0)
     flush = flushed_v + tiny.sum(axis=1, keepdims=True) * size + products
-    total = score + (weight + running + flush) / _remainder(g, u_p) + part_error(rows, facts, mean_v)
+    total = score + (weight + running + flush) / remainder(g, u_p) + part_error(rows, facts, mean_v)
     bound: Array = total + facts.format("output").rounded(np.abs(rows.out) + total)
     return bound
 
@@ -143,7 +143,7 @@ def lse_bound(rows: Rows, facts: Arithmetic) -> Array:
     lost = flush_error(in_sum, tilt, floor).sum(axis=1, keepdims=True)
     g = gamma(sum_length(rows, facts), facts.format("accumulate").roundoff)
     u_p = in_sum.format("probabilities").roundoff if facts.rounded_sum else 0.0
-    kept = np.maximum(_remainder(g, u_p) - lost, 0.0)
+    kept = np.maximum(remainder(g, u_p) - lost, 0.0)
     m = rows.logits.max(axis=1, keepdims=True)
     steps = 4 * np.abs(rows.lse) + 2 * np.abs(m) + 2 * np.abs(rows.lse - m) + 4
     growth = np.log1p(tilt.change.sum(axis=1, keepdims=True))
@@ -151,13 +151,17 @@ def lse_bound(rows: Rows, facts: Arithmetic) -> Array:
     return bound
 
 
-def logit_error(rows: Rows, facts: Arithmetic) -> Array:
+def logit_error(rows: Rows, facts: Arithmetic, products: int | None = None) -> Array:
     """Bound δ_j, the error of each logit as stored, `[R, N]`.
 
-    It comes from the dot product, the scale, q rounded again, the softcap, the bias, and the format of S.
+    It comes from the dot product (`products` roundings, one per channel), the scale, q rounded again, the
+    softcap, the bias, and the format of S.
     """
     u, sums = facts.roundoff, facts.format("accumulate")
-    dot, finish = gamma(rows.head_dim, sums.roundoff), gamma(3, u)  # scale rounded, applied, base changed
+    dot, finish = (
+        gamma(rows.head_dim if products is None else products, sums.roundoff),
+        gamma(3, u),
+    )  # scale rounded, applied, base changed
     relative = dot + finish + dot * finish
     error = relative * rows.size + (rows.head_dim * max(1.0, abs(rows.scale)) + 1) * sums.underflow
     error = np.where(rows.size > sums.largest, np.inf, error)
@@ -239,19 +243,22 @@ def sum_length(rows: Rows, facts: Arithmetic) -> Array:
     return length
 
 
-def spread(weights: Array, v: Array, out: Array, inexact: Array | float) -> Array:
-    """Return Σ weights_j (|v_j − out| + inexact) in chunks: `[K, R, D]` from weights `[K, R, N]`."""
+def spread(weights: Array, v: Array, out: Array, inexact: Array | float, power: int = 1) -> Array:
+    """Return Σ weights_j (|v_j − out| + inexact)^power in chunks: `[K, R, D]` from weights `[K, R, N]`."""
     kinds, num_rows, n = weights.shape
-    total: Array = weights.sum(axis=2)[..., None] * inexact + np.zeros((kinds, num_rows, v.shape[1]))
+    total = np.zeros((kinds, num_rows, v.shape[1]))
+    around = np.broadcast_to(inexact, out.shape)[:, None, :]
     step = max(1, CHUNK // (num_rows * max(1, v.shape[1])))
     by_row = np.ascontiguousarray(weights.transpose(1, 0, 2))  # [R, K, N]
     for start in range(0, n, step):
         gap = np.abs(v[None, start : start + step] - out[:, None, :])  # [R, n, D]
+        gap += around
+        gap = gap if power == 1 else gap**power
         total += (by_row[:, :, start : start + step] @ gap).transpose(1, 0, 2)
     return total
 
 
-def _remainder(g: Array, u_p: float) -> Array:
+def remainder(g: Array, u_p: float) -> Array:
     """Return 1 − |(1 + π)(1 + β) − 1|, the least a computed sum is of the exact one; 0 if nothing is left."""
     return np.maximum(1 - g - u_p * (1 + g), 0.0)
 
