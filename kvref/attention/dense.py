@@ -67,7 +67,7 @@ def blend(weights: Array, v: Array) -> Array:
     with np.errstate(invalid="ignore"):
         out = grouped @ v.transpose(1, 0, 2)  # [KVH, G·Q, N] @ [KVH, N, D] -> [KVH, G·Q, D]
     if not np.isfinite(out).all():
-        out = _blend_read_rows(grouped, v)
+        out = _blend_around_dead_slots(grouped, v.transpose(1, 0, 2))
     return out.reshape(num_q_heads, num_rows, head_dim).transpose(1, 0, 2)
 
 
@@ -162,10 +162,17 @@ def check_heads(q: Array, k: Array, v: Array) -> None:
         )
 
 
-def _blend_read_rows(weights: Array, v: Array) -> Array:
-    """Blend row by row over the positions with weight, so that a dead slot cannot spread."""
-    out = np.zeros((*weights.shape[:2], v.shape[2]), weights.dtype)
-    for head, row in np.ndindex(*weights.shape[:2]):
-        read = weights[head, row] != 0
-        out[head, row] = weights[head, row, read] @ v[read, head]
+def _blend_around_dead_slots(weights: Array, v: Array) -> Array:
+    """Blend `[KVH, R, N] @ [KVH, N, D]` where values that are not finite count only if they have weight.
+
+    A dead value stands in the sum as 0, which is what a weight of 0 makes of any number, so rows that do not
+    read it keep their bits.
+    """
+    finite = np.isfinite(v)
+    out: Array = weights @ np.where(finite, v, 0)
+    read = (weights != 0).astype(weights.dtype) @ (~finite).astype(weights.dtype) > 0  # [KVH, R, D]
+    for head, row, channel in np.argwhere(read):
+        live = weights[head, row] != 0
+        with np.errstate(invalid="ignore"):
+            out[head, row, channel] = (weights[head, row, live] * v[head, live, channel]).sum()
     return out

@@ -115,7 +115,7 @@ def attended(variant: Variant, positions: Array, kv_len: int, span_ids: Array | 
     if variant.chunk_size is not None:
         allowed &= j // variant.chunk_size == t // variant.chunk_size
     if span_ids is not None and kv_len:
-        own = np.where(positions >= 0, span_ids[positions], -1)[:, None]
+        own = np.where(positions >= 0, span_ids[np.maximum(positions, 0)], -1)[:, None]
         allowed |= (own >= 0) & (span_ids[None, :] == own)
     return allowed
 

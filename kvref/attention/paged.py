@@ -18,7 +18,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, as_indices, check_shape, dtype_name, widen
+from kvref.arrays import Array, as_indices, check_shape, is_real, widen
 from kvref.attention.batch import Batch
 from kvref.attention.dense import attend, check_heads
 from kvref.attention.masks import VariantArgs
@@ -139,8 +139,9 @@ def check_cache(k_cache: Array, v_cache: Array) -> None:
     """
     check_shape("k_cache", k_cache, ["num_blocks", "block_size", "num_kv_heads", "head_dim"])
     check_shape("v_cache", v_cache, [*k_cache.shape[:3], "head_dim"])
-    for cache in (k_cache, v_cache):
-        dtype_name(cache)
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if not is_real(cache):
+            raise DTypeError(f"{name} has dtype {cache.dtype}, expected real numbers (float64 … float8_e5m2)")
 
 
 def check_block_tables(block_tables: ArrayLike, seq_lens: Array, num_blocks: int, block_size: int) -> Array:
