@@ -128,7 +128,10 @@ def test_installed_package_reads_its_own_chapters(tmp_path: Path, monkeypatch: p
 
 def test_reader_needs_the_standard_library_alone() -> None:
     """The spec can be read where numpy cannot be installed, by a docs build or a porter's script."""
-    code = "import sys; from kvref_conformance.requirements import load_requirements as r; r(); print(sorted(sys.modules))"
+    code = (
+        "import sys; from kvref_conformance.requirements import load_requirements; "
+        "load_requirements(); print(sorted(sys.modules))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -174,7 +177,7 @@ def test_chapters_read_in_order() -> None:
 
 
 def citations() -> Iterator[tuple[str, str, str]]:
-    """Every `KV-AREA-NNN slug` in the tree, with the file that cites it; line breaks between the two count."""
+    """Every `KV-AREA-NNN slug` in the tree with its file, also where a line breaks between the two."""
     cited = re.compile(r"(KV-[A-Z]+-\d{3})(?:\s+(?:#\s+)?([a-z][a-z0-9]*(?:-[a-z0-9]+)+))?")
     for folder in ("kvref", "conformance", "spec", "docs"):
         for path in sorted((ROOT / folder).rglob("*")):
