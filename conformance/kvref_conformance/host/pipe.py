@@ -2,6 +2,8 @@
 
 The reader holds at most one line of allowed length, stderr keeps its tail, and everything the program has
 started ends with it. Nothing here knows what a line means.
+
+Realises: KV-CONF-026 stderr-is-text.
 """
 
 import contextlib
@@ -23,15 +25,19 @@ LOOK_AGAIN = 0.2
 """Seconds between looks at whether the program still runs, in case somebody else holds its stdout open."""
 GRACE = 2.0
 """Seconds a program has to end on its own after its last line."""
+LOADING = "KVREF_SUBJECT_IS_LOADING"
+"""Set in the environment of a subject while it is imported: a subject that starts a suite would never end."""
 
 
 class Pipe:
     """A program started in a process group of its own.
 
-    Raises: Failed (crash) if it cannot be started.
+    Raises: Failed (crash) if it cannot be started; Failed (error) inside the import of another subject.
     """
 
     def __init__(self, command: Sequence[str], cwd: str | None, env: Mapping[str, str] | None) -> None:
+        if LOADING in os.environ:
+            raise Failed("error", "a subject starts a subject while it is imported; guard that with __main__")
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         try:
             self._program = subprocess.Popen(  # type: ignore[call-overload]

@@ -13,6 +13,7 @@ import numpy as np
 
 from kvref.arrays import Array
 from kvref_conformance.host.messages import WIRE, TensorRef, read_call
+from kvref_conformance.host.pipe import LOADING
 from kvref_conformance.host.subject import describe, failure_of, load_subject, run
 from kvref_conformance.host.tensors import view
 from kvref_conformance.host.wire import MAX_LINE, Message, ProtocolError, Value, decode, encode, join, text
@@ -60,7 +61,11 @@ class Server:
             return {**reply, kind: _clean(line), "trace": _clean(frames)}
 
     def _hello(self, request: Message) -> dict[str, Value]:
-        self._subject = load_subject(self._where)
+        os.environ[LOADING] = "1"
+        try:
+            self._subject = load_subject(self._where)
+        finally:
+            del os.environ[LOADING]
         hello = describe(self._subject)
         claims = json.dumps(hello.claims)
         fields: dict[str, Value] = {"ok": True, "wire": WIRE, "name": hello.name, "version": hello.version}

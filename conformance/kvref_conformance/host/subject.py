@@ -9,6 +9,7 @@ Realises: KV-CONF-001 presence-is-claim, KV-CONF-014 answers-as-asked.
 import importlib
 import importlib.util
 import json
+import os
 import platform
 import sys
 import traceback
@@ -35,6 +36,8 @@ def load_subject(where: str) -> Any:
 
     Raises: ArgumentError if it is not there or has no method of the contract; whatever its code raises.
     """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     place, _, attr = where.partition(":")
     found: Any = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     for name in attr.split(".") if attr else ():
@@ -143,8 +146,10 @@ def failure_of(error: BaseException) -> tuple[FailureKind, str, str]:
     kvref's own input errors are a refusal, NotImplementedError says unsupported, all else is an error.
     """
     line = f"{type(error).__name__}: {error}".strip().removesuffix(":")
-    frames = traceback.extract_tb(error.__traceback__)[-FRAMES_SHOWN:]
-    shown = "\n".join(f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    shown = "\n".join(
+        f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames[-FRAMES_SHOWN:]
+    )
     if isinstance(error, KVError):
         return "refused", line, shown
     return ("unsupported" if isinstance(error, NotImplementedError) else "error"), line, shown
@@ -169,6 +174,11 @@ def _takes_out(subject: Any, verb: str, outputs: Mapping[str, Array], framework:
     claims = getattr(subject, "claims", {})
     features = claims.get("features", ()) if isinstance(claims, Mapping) else getattr(claims, "features", ())
     return "out" in features and "out" in outputs and VERBS[verb].returns[0] == "out" and framework != "jax"
+
+
+def _is_ours(filename: str) -> bool:
+    """Say whether a frame belongs to the host or the import system, not to the subject."""
+    return filename.startswith(("<frozen", str(Path(__file__).parent), str(Path(importlib.__file__).parent)))
 
 
 def _framework(subject: Any) -> str:

@@ -5,7 +5,7 @@ and the gaps of a strided view. Outputs are filled with poison first, so what wa
 are compared byte for byte afterwards, so what was written without leave shows. A view that reaches far (block
 offsets beyond 2^31 elements) costs only the bytes of its elements.
 
-Realises: KV-ATTN-100 inputs-unchanged, KV-ATTN-101 output-complete, KV-CONF-013 guards.
+Realises: KV-CONF-013 guards, KV-CONF-030 inputs-rehashed.
 For porters: `TensorRef` gives file, offset and strides; map the file and walk it.
 Source: canaries around the signature of the RISC-V architecture tests.
 """
