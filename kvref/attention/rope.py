@@ -74,9 +74,7 @@ class Yarn:
         if self.whole_pairs:
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, rotary_dim - 1)
-        last = max(
-            last, first + 0.001
-        )  # where the ramp has no width it is a step, free of a division by zero
+        last = max(last, first + 0.001)  # a ramp without width is a step, free of a division by zero
         share: Array = np.clip((np.arange(rotary_dim // 2) - first) / (last - first), 0.0, 1.0)
         return share
 
