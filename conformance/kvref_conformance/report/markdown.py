@@ -1,0 +1,53 @@
+"""The report as Markdown, for a pull request or a page of the docs."""
+
+from kvref_conformance.report.model import Report
+from kvref_conformance.report.terminal import failure_lines
+
+
+def to_markdown(report: Report) -> str:
+    """Return the report as Markdown."""
+    name = f"{report.subject} {report.subject_version}".strip()
+    lines = [f"# {_cell(name)}: conformance to spec {report.spec_version}", ""]
+    lines += [f"Reproduce: `{report.command}`", ""]
+    lines += [
+        "| area | verdict | cases | failed | claimed share | margin used |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for area in report.areas:
+        if area.verdict == "not claimed":
+            lines.append(f"| {area.area} | not claimed | | | | |")
+        else:
+            share, margin = f"{area.claimed_share:.1%}", f"{area.margin:.3f}"
+            lines.append(
+                f"| {area.area} | {area.verdict} | {area.cases} | {area.failed} | {share} | {margin} |"
+            )
+    lines.append("")
+    if report.failures:
+        lines += ["## Failures", "", "```text"]
+        for result in report.failures:
+            lines += [line.replace("```", "'''") for line in failure_lines(result)]
+        lines += ["```", ""]
+        for identity, text in report.requirement_texts.items():
+            lines.append(f"- **{identity}** {text}")
+        lines.append("")
+    if report.deviations:
+        lines += ["## Choices that differ from canonical", ""]
+        lines += [
+            f"- `{d.choice}` = `{d.declared}` instead of `{d.canonical}`: {d.hazard}"
+            for d in report.deviations
+        ]
+        lines.append("")
+    if report.disagreements or report.survivors:
+        lines += ["## Arithmetic", ""]
+        lines += [f"- {line}" for line in report.disagreements]
+        lines += [f"- would pass the numeric ring as declared: {name}" for name in report.survivors]
+        lines.append("")
+    if report.known:
+        lines += ["## Known failures", ""]
+        lines += [f"- {k.requirement} ({k.kind}, {k.outcome}): {_cell(k.reason)}" for k in report.known]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

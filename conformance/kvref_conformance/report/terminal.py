@@ -1,0 +1,114 @@
+"""The report for a terminal: failures first, enough to start debugging, then the verdicts."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kvref_conformance.report.model import AreaResult, Report, RequirementResult
+
+_COLOURS = {"conformant": "green", "not conformant": "red", "not claimed": "dim"}
+
+
+def render(report: Report, console: Console, *, seconds: float | None = None) -> None:
+    """Print a report; `seconds` of wall time appear here and in no file."""
+    for result in report.failures:
+        _print_failure(result, console)
+    for line in report.broken:
+        console.print(Text(f"BROKEN  the suite itself failed: {line}", "red"))
+    if report.failures or report.broken:
+        console.print()
+    console.print(_areas(report))
+    for area in report.areas:
+        if area.reason:
+            console.print(Text(f"{area.area}: {area.reason}"), soft_wrap=True)
+    _print_declarations(report, console)
+    _print_known(report, console)
+    console.print(Text(_summary(report, seconds), "bold"))
+
+
+def failure_lines(result: RequirementResult) -> list[str]:
+    """Return a failure as lines: requirement, how many, what was seen; then diagnosis and replay."""
+    failure = result.failure
+    word = "FAIL" if result.level == "MUST" else "WARN"
+    head = f"{result.requirement} {result.slug}".ljust(38)
+    count = f"{result.failed} of {result.cases} cases"
+    kind = f"{failure.kind}: " if failure and failure.kind else ""
+    message = failure.message if failure else ""
+    lines = [f"{word}  {head} {count}   {result.area}: {kind}{message}"]
+    if failure is not None:
+        lines += [f"      as if: {sentence}" for sentence in failure.as_if]
+        if failure.replay:
+            lines.append(f"      replay: {failure.replay}")
+    return lines
+
+
+def _print_failure(result: RequirementResult, console: Console) -> None:
+    first, *rest = failure_lines(result)
+    line = Text(first)
+    line.stylize("bold red" if result.level == "MUST" else "bold yellow", 0, 4)
+    console.print(line, soft_wrap=True)
+    for more in rest:
+        console.print(Text(more, "dim" if "replay:" in more else ""), soft_wrap=True)
+
+
+def _areas(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("area", "verdict", "cases", "failed", "claimed share", "margin used"):
+        words = heading in ("area", "verdict")
+        table.add_column(heading, justify="left" if words else "right", no_wrap=heading == "verdict")
+    shown = [area for area in report.areas if area.verdict != "not claimed"]
+    for area in shown:
+        table.add_row(*_row(area))
+    others = [area.area for area in report.areas if area.verdict == "not claimed"]
+    if others:
+        table.add_row(Text(", ".join(others), "dim"), Text("not claimed", "dim"))
+    return table
+
+
+def _row(area: AreaResult) -> list[Text]:
+    return [
+        Text(area.area),
+        Text(area.verdict, _COLOURS[area.verdict]),
+        Text(str(area.cases)),
+        Text(str(area.failed)),
+        Text(f"{area.claimed_share:.0%}"),
+        Text(f"{area.margin:.2f}"),
+    ]
+
+
+def _print_declarations(report: Report, console: Console) -> None:
+    if report.deviations:
+        ignored = " (ignored: --canonical)" if report.canonical else ""
+        console.print(Text(f"choices that differ from canonical{ignored}:"))
+    for choice in report.deviations:
+        spelled = f"{choice.choice} = {choice.declared} instead of {choice.canonical}"
+        console.print(Text(f"  {spelled}: {choice.hazard}"), soft_wrap=True)
+    for dtype, stages in report.inferred.items():
+        spelled = ", ".join(f"{name} {form}" for name, form in stages.items())
+        console.print(Text(f"arithmetic inferred for {dtype}: {spelled}", "dim"), soft_wrap=True)
+    for line in report.disagreements:
+        console.print(Text(f"arithmetic: {line}", "yellow"), soft_wrap=True)
+    if report.survivors:
+        console.print(
+            Text(f"would pass the numeric ring as declared: {', '.join(report.survivors)}", "yellow")
+        )
+
+
+def _print_known(report: Report, console: Console) -> None:
+    for entry in report.known:
+        if entry.outcome == "passes":
+            line = f"line {entry.line}: delete the entry of {entry.requirement}, which passes now"
+            console.print(Text(f"known failures, {line}", "red"))
+        else:
+            does = "still fails" if entry.outcome == "fails" else "was not run"
+            console.print(
+                Text(f"known failure {entry.requirement} {does} ({entry.kind}: {entry.reason})", "dim")
+            )
+
+
+def _summary(report: Report, seconds: float | None) -> str:
+    cases = sum(area.cases for area in report.areas)
+    time = "" if seconds is None else f" in {seconds:.1f} s"
+    name = f"{report.subject} {report.subject_version}".strip()
+    mode = ", canonical choices" if report.canonical else ""
+    return f"{name}: {cases} cases{time}, spec {report.spec_version}, level {report.level}{mode}"

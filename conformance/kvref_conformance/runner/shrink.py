@@ -1,0 +1,70 @@
+"""From a failing case to the smallest one that still breaks the same requirement.
+
+Greedy: take the first simpler case that still fails, begin again from it, stop when none does or the budget
+is spent. A simpler case counts only if it lies in the check's own domain: the check must run there without an
+error of its own, and an honest implementation must pass it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvref_conformance.cases import Case, smaller
+from kvref_conformance.checks.check import Check
+from kvref_conformance.host import Host
+from kvref_conformance.oracle import Oracle
+from kvref_conformance.runner.evaluate import Evidence, evaluate
+
+#: Calls of a check that one shrink may cost.
+BUDGET = 60
+#: A crash or hang costs a restart, so fewer tries are worth it.
+RESTARTING = ("crash", "timeout", "protocol")
+RESTART_BUDGET = 8
+
+Honest = Callable[[Check, Case], bool]
+"""Says whether an honest implementation passes a check at a case."""
+
+
+@dataclass
+class _Budget:
+    left: int
+
+    def spend(self) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+
+def shrink(
+    check: Check,
+    case: Case,
+    host: Host,
+    oracle: Oracle,
+    *,
+    honest: Honest = lambda check, case: True,
+    budget: int = BUDGET,
+) -> Evidence:
+    """Return the evidence at the smallest failing case found, with its call and answer.
+
+    Where the case no longer fails (a flaky subject), the evidence says pass.
+    """
+    best = evaluate(check, case, host, oracle)
+    if best.status == "pass":
+        return best
+    left = _Budget(min(budget, RESTART_BUDGET) if best.failure in RESTARTING else budget)
+    while (found := _simpler(check, best, host, oracle, honest, left)) is not None:
+        best = found
+    return best
+
+
+def _simpler(
+    check: Check, best: Evidence, host: Host, oracle: Oracle, honest: Honest, left: _Budget
+) -> Evidence | None:
+    for case in smaller(best.case):
+        if not left.spend():
+            return None
+        try:
+            found = evaluate(check, case, host, oracle)
+        except Exception:  # the check was not made for this case; that says nothing about the subject
+            continue
+        if found.status == "fail" and found.failure == best.failure and honest(check, case):
+            return found
+    return None

@@ -1,0 +1,270 @@
+"""A run: every check a subject's claims call for, the failures made small, and the report.
+
+`run_suite` is a plain function: it asks one host in this process and returns the report. The command line
+gathers its evidence through pytest instead (`plugin`), for several workers and crashed ones, and ends in the
+same `conclude`.
+
+Realises: KV-CONF-003 claims-are-checked, KV-CONF-006 honest-verdicts.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import kvref
+from kvref_conformance.cases import Level
+from kvref_conformance.checks import all_checks
+from kvref_conformance.checks.check import Check
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import VERBS, Call
+from kvref_conformance.host import Hello, Host
+from kvref_conformance.oracle import Oracle
+from kvref_conformance.report.model import Failure, KnownResult, Picture, Report, RequirementResult
+from kvref_conformance.requirements import Requirement, load_requirements, spec_version
+from kvref_conformance.runner.casefile import CaseFile, save_case
+from kvref_conformance.runner.evaluate import Evidence, evaluate, plan
+from kvref_conformance.runner.honest import honest_under
+from kvref_conformance.runner.known_failures import KnownFailure, settle
+from kvref_conformance.runner.readmap import picture
+from kvref_conformance.runner.shrink import shrink
+from kvref_conformance.runner.survey import Survey, survey
+from kvref_conformance.runner.verdict import claimed_share, deviations, judge
+
+Progress = Callable[[Evidence], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is asked of a run, beside the subject."""
+
+    level: Level = "quick"
+    areas: tuple[str, ...] = ()
+    """Verbs to check; empty: every claimed one."""
+    canonical: bool = False
+    """Ignore the declared choices."""
+    rings: tuple[str, ...] = ("core", "numeric")
+    smallest: bool = True
+    """Make one failing input per requirement small, and draw and diagnose it."""
+    finds: Path | None = None
+    """Folder for the files that replay failures; None: write none."""
+    survey: bool = False
+    """Infer the arithmetic and list the exhibits that would survive under the declared one."""
+    subject: str = "SUBJECT"
+    """The words that name the subject on the command line."""
+
+    @property
+    def command(self) -> str:
+        """What reproduces the run: what was asked, not where its results went."""
+        words = ["kvref check", self.subject, *(f"--area {area}" for area in self.areas)]
+        return " ".join([*words, *(["--canonical"] if self.canonical else []), f"--level {self.level}"])
+
+    def replay_command(self, file: str) -> str:
+        """Return what replays one case file."""
+        canonical = " --canonical" if self.canonical else ""
+        return f"kvref check {self.subject}{canonical} --case {file}"
+
+    def claims(self, declared: Claims) -> Claims:
+        """Return the claims the subject is held to."""
+        return declared.canonical() if self.canonical else declared
+
+    def verbs(self, offered: Iterable[str]) -> tuple[str, ...]:
+        """Return the verbs to run: offered and asked, in the order of the contract."""
+        wanted = set(offered) & set(self.areas or VERBS)
+        return tuple(verb for verb in VERBS if verb in wanted)
+
+
+def run_suite(
+    host: Host,
+    claims: Claims | None = None,
+    verbs: Sequence[str] | None = None,
+    level: Level = "quick",
+    *,
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+    known: Sequence[KnownFailure] = (),
+) -> Report:
+    """Check one subject in this process and return the report.
+
+    `claims` and `verbs` default to what the subject says. Raises: Failed if it cannot be asked;
+    ArgumentError if its claims are not those of the contract.
+    """
+    hello = host.hello()
+    declared = Claims.from_dict(hello.claims) if claims is None else claims
+    hello = hello if verbs is None else replace(hello, verbs=tuple(verbs))
+    asked = replace(settings or Settings(), level=level)
+    held = asked.claims(declared)
+    oracle = Oracle(held)
+    evidence = []
+    for check, case in plan(asked.verbs(hello.verbs), held, asked.level, rings=asked.rings):
+        evidence.append(_light(evaluate(check, case, host, oracle)))
+        if progress is not None:
+            progress(evidence[-1])
+    return conclude(evidence, host, hello, declared, asked, known=known)
+
+
+def conclude(
+    evidence: Sequence[Evidence],
+    host: Host,
+    hello: Hello,
+    declared: Claims,
+    settings: Settings,
+    *,
+    known: Sequence[KnownFailure] = (),
+    broken: Sequence[str] = (),
+) -> Report:
+    """Turn evidence into the report: make failures small, judge the areas, settle the known failures."""
+    spec = load_requirements()
+    oracle = Oracle(settings.claims(declared))
+    results = [_result(group, spec, host, hello, oracle, settings) for group in _grouped(evidence, spec)]
+    wanted = settings.areas or tuple(VERBS)
+    areas = tuple(
+        judge(
+            verb,
+            verb in hello.verbs,
+            [r for r in results if r.area == verb],
+            claimed_share(verb, declared) if verb in hello.verbs else 0.0,
+        )
+        for verb in VERBS
+        if verb in wanted
+    )
+    settled: tuple[KnownResult, ...] = settle(known, results)
+    failed = {r.requirement for r in results if r.failed}
+    surveyed = survey(host, oracle.claims, hello.verbs) if settings.survey else Survey()
+    return Report(
+        kvref_version=kvref.__version__,
+        spec_version=spec_version(),
+        subject=hello.name,
+        subject_version=hello.version,
+        command=settings.command,
+        level=settings.level,
+        canonical=settings.canonical,
+        environment={k: v for k, v in sorted(hello.environment.items()) if k != "platform"},
+        claims=declared.to_dict(),
+        deviations=deviations(declared),
+        inferred=surveyed.inferred,
+        disagreements=surveyed.disagreements,
+        survivors=surveyed.survivors,
+        areas=areas,
+        requirements=tuple(results),
+        known=settled,
+        broken=tuple(broken),
+        requirement_texts={name: spec[name].text for name in sorted(failed) if name in spec},
+    )
+
+
+def _grouped(evidence: Sequence[Evidence], spec: dict[str, Requirement]) -> list[list[Evidence]]:
+    """Group evidence by verb and requirement, in the order of the contract and the spec."""
+    groups: dict[tuple[str, str], list[Evidence]] = {}
+    for item in evidence:
+        groups.setdefault((item.case.verb, item.requirement), []).append(item)
+    verbs, ids = list(VERBS), list(spec)
+
+    def rank(key: tuple[str, str]) -> tuple[int, int, str]:
+        known = ids.index(key[1]) if key[1] in spec else len(ids)
+        return verbs.index(key[0]), known, key[1]
+
+    return [groups[key] for key in sorted(groups, key=rank)]
+
+
+def _result(
+    group: list[Evidence],
+    spec: dict[str, Requirement],
+    host: Host,
+    hello: Hello,
+    oracle: Oracle,
+    settings: Settings,
+) -> RequirementResult:
+    first = group[0]
+    requirement = spec.get(first.requirement)
+    failing = [item for item in group if item.status == "fail"]
+    rings = {check.name: check.ring for check in all_checks()}
+    slug = requirement.slug if requirement else ""
+    failure = None
+    if failing:
+        smallest = min(failing, key=lambda item: item.case.size())
+        failure = _failure(smallest, slug, host, hello, oracle, settings)
+    return RequirementResult(
+        requirement=first.requirement,
+        slug=slug,
+        level=requirement.level if requirement else "MUST",
+        area=first.case.verb,
+        ring=rings.get(first.check, "core"),
+        cases=len(group),
+        failed=len(failing),
+        margin=round(max((i.margin for i in group if i.status == "pass"), default=0.0), 4),
+        failure=failure,
+    )
+
+
+def _failure(
+    found: Evidence, slug: str, host: Host, hello: Hello, oracle: Oracle, settings: Settings
+) -> Failure:
+    """Make one failure small, draw it, diagnose it, and save the file that replays it."""
+    check = _check_of(found)
+    drawn: Picture | None = None
+    as_if: tuple[str, ...] = ()
+    if settings.smallest:
+        smaller = shrink(check, found.case, host, oracle, honest=honest_under(oracle))
+        if smaller.status == "fail":
+            found = smaller
+            drawn = draw_failure(found, host, oracle.claims)
+            as_if = diagnose(found, oracle.claims)
+        else:
+            found = replace(found, message=f"{found.message} (not again when asked once more)")
+    message = found.message.splitlines()[0] if found.message else found.failure
+    name, replay = None, None
+    if settings.finds is not None:
+        case = CaseFile(
+            spec_version=spec_version(),
+            requirement=found.requirement,
+            slug=slug,
+            check=found.check,
+            case=found.case,
+            subject=hello.name,
+            subject_version=hello.version,
+            message=message,
+            kind=found.failure,
+        )
+        name = save_case(settings.finds, case).name
+        replay = settings.replay_command(f"{settings.finds.name}/{name}")
+    return Failure(
+        message=message,
+        kind=found.failure,
+        check=found.check,
+        case=found.case.to_dict(),
+        as_if=as_if,
+        find=name,
+        replay=replay,
+        picture=drawn,
+    )
+
+
+def diagnose(found: Evidence, claims: Claims) -> tuple[str, ...]:
+    """Return the sentences of the museum's faults that give the same answer on this input."""
+    from kvref_conformance.museum.diagnose import diagnose as match
+
+    if found.call is None or found.answer is None:
+        return ()
+    return tuple(m.sentence for m in match(found.call, found.answer, found.requirement, claims))
+
+
+def draw_failure(found: Evidence, host: Host, claims: Claims) -> Picture | None:
+    """Return the cache of a failing input with what was read; None where there is nothing to draw."""
+    call: Call | None = found.call
+    if call is None or "q" not in call.tensors or not call.tensors["q"].size:
+        return None
+    where = found.detail.get("where", [])
+    token, head = (where[0], where[1]) if len(where) >= 2 else (0, 0)
+    return picture(call, None if found.failure else host, claims, int(token), int(head))
+
+
+def _check_of(found: Evidence) -> Check:
+    for check in all_checks():
+        if (check.requirement, check.name) == (found.requirement, found.check):
+            return check
+    raise LookupError(f"no check {found.check} for {found.requirement}")
+
+
+def _light(found: Evidence) -> Evidence:
+    """Drop the tensors: a run keeps thousands of cases, and a failing one is asked again."""
+    return replace(found, call=None, answer=None)

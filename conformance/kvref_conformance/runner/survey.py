@@ -1,0 +1,109 @@
+"""What a declaration buys: the arithmetic a subject shows beside the one it declares, and what slips through.
+
+A lax declaration widens the bound. Probes read the arithmetic off a few answers, and the museum's faults are
+run under the declared arithmetic: one that passes there, though it fails under the strict default, is listed.
+
+Realises: KV-CONF-018 arithmetic-inferred.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from kvref.arrays import Array
+from kvref.attention.arithmetic import Arithmetic
+from kvref_conformance.cases import Case
+from kvref_conformance.checks import all_checks
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import ATTENDING, Failed
+from kvref_conformance.host import Host
+from kvref_conformance.host.inprocess import InProcessHost
+from kvref_conformance.inference import compare, infer
+from kvref_conformance.oracle import Oracle
+from kvref_conformance.problems import Placement, Problem, present
+from kvref_conformance.runner.evaluate import evaluate
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the probes found."""
+
+    inferred: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """dtype of q -> stage -> format; "unknown" where no single format explains the answers."""
+    disagreements: tuple[str, ...] = ()
+    """Where declared and inferred differ, in words."""
+    survivors: tuple[str, ...] = ()
+    """Exhibits that pass under the declared arithmetic, though not under the default one."""
+
+
+def survey(host: Host, claims: Claims, verbs: tuple[str, ...]) -> Survey:
+    """Probe a subject's arithmetic for each claimed dtype, through its first attending verb."""
+    verb = next((verb for verb in ATTENDING if verb in verbs), None)
+    if verb is None:
+        return Survey(survivors=survivors(claims))
+    inferred: dict[str, Mapping[str, str]] = {}
+    words: list[str] = []
+    for dtype in claims.dtypes:
+        case = Case(
+            verb=verb,
+            seq_lens=(1,),
+            query_lens=(1,),
+            num_kv_heads=1,
+            group=1,
+            head_dim=claims.head_dims[0],
+            block_size=claims.block_sizes[0],
+            dtype=dtype,
+        )
+        try:
+            found = infer(
+                lambda *request, case=case: _ask(host, case, *request), dtype, head_dim=case.head_dim
+            )
+        except Failed:
+            continue  # the same failure stands in the results
+        inferred[dtype] = asdict(found)
+        for part in compare(claims.arithmetic, found, dtype):
+            words.append(
+                f"{dtype}: {part.name} is declared {part.declared}, the answers show {part.inferred} "
+                f"({part.observed} than declared)"
+            )
+    return Survey(inferred, tuple(words), survivors(claims))
+
+
+def survivors(claims: Claims) -> tuple[str, ...]:
+    """Return the exhibits that the declared arithmetic lets through the numeric ring."""
+    from kvref_conformance.museum import all_exhibits
+
+    strict = Arithmetic()
+    if claims.arithmetic == strict:
+        return ()
+    return tuple(
+        exhibit.name
+        for exhibit in all_exhibits()
+        if _caught(exhibit, strict) and not _caught(exhibit, claims.arithmetic)
+    )
+
+
+def _caught(exhibit: Any, arithmetic: Arithmetic) -> bool:
+    """Say whether a numeric check of what an exhibit breaks fails under an arithmetic."""
+    host = InProcessHost(exhibit.subject)
+    claims = replace(Claims.from_dict(host.hello().claims), arithmetic=arithmetic)
+    oracle = Oracle(claims)
+    for check in all_checks():
+        if check.ring != "numeric" or check.requirement not in exhibit.breaks:
+            continue
+        for verb in exhibit.verbs:
+            if check.applies(verb, claims):
+                for case in check.cases(claims, verb, "quick"):
+                    if evaluate(check, case, host, oracle).status == "fail":
+                        return True
+    return False
+
+
+def _ask(host: Host, case: Case, q: Array, k: Array, v: Array, scale: float) -> Array:
+    """Ask one probe through the case's verb: one request, whose last token is the query."""
+    lens = np.array([len(k)], np.int64)
+    problem = Problem(q, k, v, lens, np.array([len(q)], np.int64), {"scale": scale}, case.dtype)
+    answer = host.call(present(problem, case, Placement(seed=1)))
+    return np.asarray(answer.outputs["out"])

@@ -1,0 +1,99 @@
+"""Verdicts: conformant, not conformant or not claimed, for each verb; and the exit code that follows.
+
+An area is one verb. It is conformant if every MUST in force passed at every claimed case; a claim that
+nothing was run for is not conformant either, because silence is no evidence.
+
+Realises: KV-CONF-006 honest-verdicts, KV-CONF-005 minimum-domain.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kvref_conformance.claims import (
+    ALL_BLOCK_SIZES,
+    ALL_DTYPES,
+    ALL_HEAD_DIMS,
+    CHOICES,
+    Claims,
+    full_claims,
+)
+from kvref_conformance.report.model import AreaResult, Deviation, Report, RequirementResult
+from kvref_conformance.runner.evaluate import plan
+
+CONFORMANT, NOT_CONFORMANT, USAGE, BROKEN, UNEXPECTED_PASS = 0, 1, 2, 3, 4
+#: What each exit code means, as `--help` prints it.
+EXIT_CODES = {
+    CONFORMANT: "every asked area is conformant, or fails only as the known-failures file says",
+    NOT_CONFORMANT: "an asked area is not conformant, or a fuzz run found something",
+    USAGE: "the command line or a file it names is wrong",
+    BROKEN: "the subject could not be started or spoken to, or the suite itself failed",
+    UNEXPECTED_PASS: "an entry of the known-failures file passes: delete it",
+}
+_WHOLE_DOMAIN = {"dtypes": ALL_DTYPES, "head_dims": ALL_HEAD_DIMS, "block_sizes": ALL_BLOCK_SIZES}
+
+
+def judge(area: str, claimed: bool, results: Sequence[RequirementResult], share: float) -> AreaResult:
+    """Return the verdict on one verb from its requirements' results."""
+    if not claimed:
+        return AreaResult(area=area, verdict="not claimed", reason="")
+    broken = [r for r in results if r.status == "fail" and r.level == "MUST"]
+    if broken:
+        names = ", ".join(r.requirement for r in broken[:4]) + (" and more" if len(broken) > 4 else "")
+        reason = f"{len(broken)} of {len(results)} requirements fail: {names}"
+    else:
+        reason = "" if results else "no check ran for it"
+    return AreaResult(
+        area=area,
+        verdict="not conformant" if reason else "conformant",
+        reason=reason,
+        cases=sum(r.cases for r in results),
+        failed=sum(r.failed for r in results),
+        requirements=len(results),
+        claimed_share=share,
+        margin=max((r.margin for r in results), default=0.0),
+    )
+
+
+def claimed_share(verb: str, claims: Claims) -> float:
+    """Return the part of the whole domain's cases that the claims cover, counted at level exhaustive."""
+    inside: dict[str, Any] = {}
+    for name, whole in _WHOLE_DOMAIN.items():
+        inside[name] = tuple(value for value in getattr(claims, name) if value in whole)
+        if not inside[name]:
+            return 0.0
+    claimed = len(plan((verb,), replace(claims, **inside), "exhaustive"))
+    possible = len(plan((verb,), full_claims(claims), "exhaustive"))
+    return claimed / possible if possible else 0.0
+
+
+def deviations(claims: Claims) -> tuple[Deviation, ...]:
+    """Return the declared choices that differ from the canonical answers, each with its hazard."""
+    return tuple(
+        Deviation(
+            choice=name,
+            declared=answer,
+            canonical=CHOICES[name].canonical,
+            hazard=CHOICES[name].alternatives[answer],
+        )
+        for name, answer in sorted(claims.choices.items())
+        if answer != CHOICES[name].canonical
+    )
+
+
+def exit_code(report: Report, asked: Iterable[str]) -> int:
+    """Return the exit code of a run: unexplained failures first, then entries that pass."""
+    if report.broken:
+        return BROKEN
+    known = {entry.requirement for entry in report.known}
+    verdicts = {area.area: area for area in report.areas}
+    for name in asked:
+        area = verdicts[name]
+        if area.verdict == "not claimed" or (area.verdict == "not conformant" and not area.failed):
+            return NOT_CONFORMANT
+    unexplained = [
+        r for r in report.failures if r.level == "MUST" and r.requirement not in known and r.area in verdicts
+    ]
+    if unexplained:
+        return NOT_CONFORMANT
+    return UNEXPECTED_PASS if any(entry.outcome == "passes" for entry in report.known) else CONFORMANT

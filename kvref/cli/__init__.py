@@ -1,0 +1,24 @@
+"""The `kvref` command: check an implementation, read the spec, visit the museum, see the figures.
+
+Every subcommand imports what it needs when it runs, takes `--json`, and ends an error about its input with
+exit code 2 and a sentence that says what was found and what was expected.
+"""
+
+import click
+
+import kvref
+from kvref.cli.check import check
+from kvref.cli.museum import museum
+from kvref.cli.show import show
+from kvref.cli.smoke import smoke
+from kvref.cli.spec import spec
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(kvref.__version__, package_name="kvref")
+def main() -> None:
+    """Check implementations of the LLM KV cache against its executable specification."""
+
+
+for _command in (check, smoke, spec, museum, show):
+    main.add_command(_command)
