@@ -68,7 +68,8 @@ def widen(name: str, x: ArrayLike, dtype: Any = np.float64) -> Array:
         raise DTypeError(f"{name} has dtype {array.dtype}, expected real numbers (float64 … float8_e5m2)")
     if array.dtype.itemsize > np.dtype(dtype).itemsize:
         raise DTypeError(f"{name} has dtype {array.dtype}, which {np.dtype(dtype)} cannot hold exactly")
-    return array.astype(dtype, copy=False)
+    with np.errstate(invalid="ignore"):  # some NumPy casts call a signalling NaN invalid; it is kept as NaN
+        return array.astype(dtype, copy=False)
 
 
 def check_shape(name: str, x: Array, shape: Sequence[int | str]) -> dict[str, int]:

@@ -65,8 +65,8 @@ def paged_attention(
             slots = locate(tables[request], np.arange(piece.start, piece.stop), k_cache.shape[1])
             part = attend(
                 q[queries],
-                k_cache[slots].astype(dtype, copy=False),
-                v_cache[slots].astype(dtype, copy=False),
+                widen("k_cache", k_cache[slots], dtype),
+                widen("v_cache", v_cache[slots], dtype),
                 allowed[:, piece],
                 scale=batch.variant.scale,
                 softcap=batch.variant.softcap,

@@ -103,7 +103,7 @@ def test_frequencies_of_a_llama_head() -> None:
     assert theta[-1] == pytest.approx(500_000.0 ** (-63 / 64), rel=4 * U)
 
 
-# What transformers' yarn initialisation returned for these settings, in float32.
+# What the YaRN rule of transformers gives for these settings, worked out in float32 apart from kvref.
 YARN_FREQUENCIES = {
     "deepseek_v3": (DEEPSEEK_V3, 10_000.0, 64, {
         0: 1.0, 9: 0.07498941570520401, 12: 0.026879360899329185, 15: 0.0083345090970397,
