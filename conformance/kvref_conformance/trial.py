@@ -109,6 +109,22 @@ class Trial:
                 detail={"where": list(where)},
             )
 
+    def expect_bits(self, what: str, result: Result, observed: Array, expected: Array) -> None:
+        """Hold two arrays to the same bits: codes of NaN and the sign of zero count.
+
+        Raises: Violation naming the first difference.
+        """
+        same = bits(observed) == bits(expected)
+        if not same.all():
+            where = tuple(int(i) for i in np.argwhere(~same)[0])
+            raise Violation(
+                f"{what}{list(where)} = {observed[where]} (bits {bits(observed)[where]:#x}), expected "
+                f"{expected[where]} (bits {bits(expected)[where]:#x}) "
+                f"({int((~same).sum())} of {same.size} differ)",
+                result=result,
+                detail={"where": list(where)},
+            )
+
     def expect_within(
         self, what: str, result: Result, observed: Array, expected: Array, bound: Array
     ) -> None:
@@ -162,6 +178,11 @@ class Trial:
         ratio = ratio[np.isfinite(ratio)]
         if ratio.size:
             self.margin = max(self.margin, float(ratio.max()))
+
+
+def bits(x: Array) -> Array:
+    """Return the bits of every element as unsigned integers of the same width."""
+    return np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
 
 
 def _worst(observed: Array, expected: Array, bound: Array, outside: Array) -> tuple[int, ...]:
