@@ -1,0 +1,139 @@
+"""Checks of manners: what a call may touch, what it must write, and what its answer may depend on."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from kvref.arrays import Array
+from kvref_conformance.cases import Case, Level, lattice
+from kvref_conformance.checks.check import check
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import ATTENDING, VERBS
+from kvref_conformance.probes.random import random_problem
+from kvref_conformance.probes.records import present_mla, random_records, record_cases
+from kvref_conformance.probes.replays import replayed
+from kvref_conformance.probes.specimens import hollow, specimen, specimen_cases
+from kvref_conformance.problems import Placement, Problem
+from kvref_conformance.trial import Result, Trial
+
+EVERY = tuple(VERBS)
+#: Verbs that return what they compute.
+RETURNING = tuple(name for name, verb in VERBS.items() if verb.returns)
+#: Verbs whose requests may have no context.
+RAGGED = (*ATTENDING, "mla_attention", "sparse_attention", "select_topk")
+#: Added to one context of a batch, so that it is long enough to be split.
+LONG = 288
+
+
+def _with_empty(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """A request without context between others, where the verb has requests."""
+    cases = specimen_cases(claims, verb, level)
+    return [hollow(case) for case in cases] if verb in RAGGED else cases
+
+
+def _replays(claims: Claims, verb: str, level: Level) -> list[Case]:
+    return lattice(claims, verb, level, prefill=False)
+
+
+def _invariant(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Three requests, one of them long, where the subject promises the same bits."""
+    if not claims.batch_invariant:
+        return []
+    cases = record_cases(claims, verb, level) if verb == "mla_attention" else lattice(claims, verb, level)
+    return [
+        replace(
+            case,
+            seq_lens=(*case.seq_lens[:2], case.seq_lens[0] + LONG),
+            query_lens=(*case.query_lens[:2], 1),
+        )
+        for case in cases
+    ]
+
+
+@check("KV-ATTN-100", verbs=EVERY, cases=specimen_cases)
+def inputs_are_left_alone(trial: Trial) -> None:
+    """Inputs the verb may not write have the same bytes after the call, gaps between strides included."""
+    result = trial.call(specimen(trial.case, trial.claims).call)
+    changed = result.answer.mutated
+    trial.expect(not changed, f"the call changed {', '.join(changed)}", result, changed=list(changed))
+
+
+@check("KV-ATTN-101", verbs=RETURNING, cases=_with_empty)
+def outputs_are_written_whole(trial: Trial) -> None:
+    """Outputs begin as poison: none is left, not in rows without work either, and nothing beyond changes."""
+    result = trial.call(specimen(trial.case, trial.claims).call)
+    left = ", ".join(f"{count} elements of {name}" for name, count in result.answer.unwritten.items())
+    trial.expect(not left, f"{left} were not written", result, unwritten=dict(result.answer.unwritten))
+    beyond = ", ".join(result.answer.overrun)
+    trial.expect(not beyond, f"the call wrote past the end of {beyond}", result, overrun=beyond)
+
+
+@check("KV-ATTN-102", verbs=EVERY, cases=specimen_cases)
+def answer_follows_from_this_call(trial: Trial) -> None:
+    """Same shapes and addresses, other content, and back again; then one input alone is replaced."""
+    first, second = (specimen(trial.case, trial.claims, turn) for turn in (0, 1))
+    for one in (first, second, first):
+        one.judge(trial, trial.call(one.call))
+    if trial.case.verb in ATTENDING:
+        _replace_values(trial, first.problem)
+
+
+@check("KV-ATTN-103", verbs=("replay",), features=("prepare",), cases=_replays)
+def runs_follow_the_metadata_of_their_time(trial: Trial) -> None:
+    """Four runs after one preparation: other contexts, longer, shorter, and fewer requests than prepared."""
+    replay = replayed(trial.case)
+    result = trial.call(replay.call)
+    for i, problem in enumerate(replay.problems):
+        expected = trial.oracle.attention(problem)
+        found = result.out[i, : len(problem.q)]
+        trial.expect_within(f"out of run {i}", result, found, expected.out, expected.out_bound)
+
+
+@check("KV-ATTN-104", verbs=(*ATTENDING, "mla_attention"), cases=_invariant)
+def batch_does_not_move_a_bit(trial: Trial) -> None:
+    """Each request alone, beside fewer others, and in reverse: the bits of its rows are the same."""
+    case = trial.case
+    latent = case.verb == "mla_attention"
+    problem = random_records(case, 0.03125) if latent else random_problem(case)
+    every = list(range(len(problem.seq_lens)))
+    whole = _rows(problem, _ask(trial, problem, every), every)
+    for some in [every[::-1], every[1:]] + [[request] for request in every]:
+        result = _ask(trial, problem, some)
+        for request, rows in _rows(problem, result, some).items():
+            trial.expect_bits(f"out of request {request} in batch {some} ", result, rows, whole[request])
+
+
+def _replace_values(trial: Trial, problem: Problem | None) -> None:
+    """Ask again with the values negated and all else as it was."""
+    assert problem is not None
+    negated = problem.but(v=-problem.v)
+    trial.expect_attention(negated, trial.attend(negated))
+
+
+def _ask(trial: Trial, problem: Problem, requests: list[int]) -> Result:
+    """Ask for some requests of a problem, in the given order."""
+    some = _only(problem, requests)
+    if trial.case.verb != "mla_attention":
+        return trial.attend(some)
+    return trial.call(present_mla(some, trial.case, Placement(seed=trial.case.seed + 1)), some)
+
+
+def _only(problem: Problem, requests: list[int]) -> Problem:
+    def rows(starts: Array) -> Array:
+        return np.concatenate([np.arange(starts[i], starts[i + 1]) for i in requests])
+
+    tokens, context = rows(problem.query_start_loc), rows(problem.context_start_loc)
+    return problem.but(
+        q=problem.q[tokens],
+        k=problem.k[context],
+        v=problem.v[context],
+        seq_lens=problem.seq_lens[requests],
+        query_lens=problem.query_lens[requests],
+    )
+
+
+def _rows(problem: Problem, result: Result, requests: list[int]) -> dict[int, Array]:
+    """Return each request's rows of an answer."""
+    starts = np.concatenate([[0], np.cumsum(problem.query_lens[requests])])
+    out = np.asarray(result.answer.outputs["out"])
+    return {request: out[starts[i] : starts[i + 1]] for i, request in enumerate(requests)}
