@@ -7,6 +7,7 @@ A library is imported only where a subject asks for it.
 For porters: `framework` and `device` are attributes of a subject; without them it is given NumPy arrays.
 """
 
+import importlib
 import sys
 from typing import Any
 
@@ -25,13 +26,20 @@ def lend(x: Array, framework: str = "numpy", device: str = "cpu") -> Any:
 
     Raises: ArgumentError for an unknown framework; DTypeError if the library would change the values.
     """
-    if framework == "numpy":
-        return x
+    check_framework(framework)
     if framework == "torch":
         return _to_torch(x, device)
-    if framework == "jax":
-        return _to_jax(x, device)
-    raise ArgumentError(f"framework = {framework!r}, expected one of {', '.join(FRAMEWORKS)}")
+    return _to_jax(x, device) if framework == "jax" else x
+
+
+def check_framework(framework: str) -> None:
+    """Check that a framework is known and installed, and load it.
+
+    Raises: ArgumentError, ImportError.
+    """
+    if framework not in FRAMEWORKS:
+        raise ArgumentError(f"framework = {framework!r}, expected one of {', '.join(FRAMEWORKS)}")
+    importlib.import_module(framework)
 
 
 def take_back(tensor: Any, x: Array) -> None:
@@ -108,8 +116,8 @@ def _from_torch(tensor: Any) -> Array:
 def _to_jax(x: Array, device: str) -> Any:
     import jax
 
+    kind = np.dtype(jax.dtypes.canonicalize_dtype(x.dtype))
+    if kind != x.dtype and (kind.kind == "f" or not np.array_equal(x.astype(kind), x)):
+        raise DTypeError(f"jax would make {kind} of {x.dtype}, expected the same values; set jax_enable_x64")
     # a private copy: jax may keep the memory it is given, and the next call writes there
-    tensor = jax.device_put(x.copy(), jax.devices(device)[0])
-    if tensor.dtype != x.dtype:
-        raise DTypeError(f"jax made {tensor.dtype} of {x.dtype}, expected the same; set jax_enable_x64")
-    return tensor
+    return jax.device_put(x.astype(kind, copy=True), jax.devices(device)[0])

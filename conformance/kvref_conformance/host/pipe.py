@@ -23,7 +23,7 @@ TAIL = 16 * 1024
 CHUNK = 64 * 1024
 LOOK_AGAIN = 0.2
 """Seconds between looks at whether the program still runs, in case somebody else holds its stdout open."""
-GRACE = 2.0
+GRACE = 1.0
 """Seconds a program has to end on its own after its last line."""
 LOADING = "KVREF_SUBJECT_IS_LOADING"
 """Set in the environment of a subject while it is imported: a subject that starts a suite would never end."""
@@ -52,6 +52,7 @@ class Pipe:
         self._selector.register(self._program.stderr, selectors.EVENT_READ)
         self._received = b""
         self._errors = b""
+        self._unsent = memoryview(b"")
         self._status: int | None = None
 
     def exchange(self, line: bytes, timeout: float) -> bytes:
@@ -60,28 +61,17 @@ class Pipe:
         Raises: Failed (crash, timeout, protocol), after which the program must be ended.
         """
         deadline = time.monotonic() + timeout
-        unsent = memoryview(line)
+        self._unsent = memoryview(line)
         self._selector.register(self._program.stdin, selectors.EVENT_WRITE)
-        try:
-            while b"\n" not in self._received:
-                if len(self._received) > MAX_LINE:
-                    raise Failed("protocol", f"stdout has a line of more than {MAX_LINE} bytes")
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise Failed("timeout", f"no reply within {timeout:g} s{self._last_words()}")
-                # asked before the pipes are read: what an ended program wrote is all there by then
-                ended = self._ended()
-                for key, _ in self._selector.select(0 if ended else min(left, LOOK_AGAIN)):
-                    if key.fileobj is self._program.stdin:
-                        unsent = self._send(unsent)
-                    elif not self._receive(key.fileobj):  # type: ignore[arg-type]
-                        self._selector.unregister(key.fileobj)
-                        ended = ended or key.fileobj is self._program.stdout
-                if ended and b"\n" not in self._received and not self._more():
-                    raise self._crash()
-        finally:
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(self._program.stdin)
+        while b"\n" not in self._received:
+            if len(self._received) > MAX_LINE:
+                raise Failed("protocol", f"stdout has a line of more than {MAX_LINE} bytes")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Failed("timeout", f"no reply within {timeout:g} s{self._last_words()}")
+            if not self._step(min(left, LOOK_AGAIN)):
+                raise self._crash()
+        self._stop_sending()
         reply, _, self._received = self._received.partition(b"\n")
         return reply + b"\n"
 
@@ -109,16 +99,34 @@ class Pipe:
         self._program.stderr.close()
         return self._status
 
-    def _send(self, unsent: memoryview) -> memoryview:
+    def _step(self, wait: float) -> bool:
+        """Let some bytes pass; False once stdout has ended, or the program has and its stdout is empty."""
+        # asked before the pipes are read: what an ended program wrote is all there by then
+        ended = self._ended()
+        arrived = False
+        for key, _ in self._selector.select(0 if ended else wait):
+            if key.fileobj is self._program.stdin:
+                self._send()
+            elif not self._receive(key.fileobj):  # type: ignore[arg-type]
+                self._selector.unregister(key.fileobj)
+                ended = ended or key.fileobj is self._program.stdout
+            else:
+                arrived = arrived or key.fileobj is self._program.stdout
+        return arrived or not ended
+
+    def _send(self) -> None:
         try:
-            unsent = unsent[os.write(self._program.stdin.fileno(), unsent) :]
+            self._unsent = self._unsent[os.write(self._program.stdin.fileno(), self._unsent) :]
         except BrokenPipeError:  # it no longer listens; what it says last, or its end, tells why
-            unsent = memoryview(b"")
+            self._unsent = memoryview(b"")
         except BlockingIOError:
-            return unsent
-        if not len(unsent):
+            return
+        if not len(self._unsent):
+            self._stop_sending()
+
+    def _stop_sending(self) -> None:
+        with contextlib.suppress(KeyError):
             self._selector.unregister(self._program.stdin)
-        return unsent
 
     def _receive(self, stream: IO[bytes]) -> bool:
         """Take what has arrived on a stream; False at its end."""
@@ -131,13 +139,6 @@ class Pipe:
         else:
             self._errors = (self._errors + data)[-TAIL:]
         return bool(data)
-
-    def _more(self) -> bool:
-        """Say whether stdout still has bytes to read."""
-        open_streams = [key.fileobj for key in self._selector.get_map().values()]
-        if self._program.stdout not in open_streams:
-            return False
-        return any(key.fileobj is self._program.stdout for key, _ in self._selector.select(0))
 
     def _drain(self) -> None:
         """Read the rest of stderr, as far as it has arrived."""

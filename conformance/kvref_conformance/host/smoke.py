@@ -1,7 +1,7 @@
 """Is the harness broken, or the implementation? A first look before any verdict.
 
 `smoke` says hello, asks for a verb nobody has, and makes one smallest call of each claimed verb; of the
-answers only the delivery is judged. `check_transcript` holds every line that crossed the wire to the protocol.
+answers only the delivery is judged. `check_transcript` holds every line of the wire to the protocol.
 
 Source: Bowtie's smoke command, which keeps the two kinds of fault apart.
 """

@@ -20,9 +20,16 @@ from typing import Any
 
 from kvref.arrays import Array, dtype_name
 from kvref.errors import ArgumentError, DTypeError, KVError
-from kvref_conformance.contracts import VERBS, FailureKind, OutputSpec, Scalar, positional_arguments
+from kvref_conformance.contracts import (
+    ATTENDING,
+    VERBS,
+    FailureKind,
+    OutputSpec,
+    Scalar,
+    positional_arguments,
+)
 from kvref_conformance.host import Hello
-from kvref_conformance.host.bridges import lend, library_versions, take_back, to_numpy
+from kvref_conformance.host.bridges import check_framework, lend, library_versions, take_back, to_numpy
 
 FRAMES_SHOWN = 4
 
@@ -69,8 +76,10 @@ def verbs_of(subject: Any) -> tuple[str, ...]:
 def describe(subject: Any) -> Hello:
     """Return what a subject says about itself.
 
-    Raises: DTypeError if its claims are neither a record with `to_dict` nor a mapping of JSON values.
+    Raises: DTypeError if its claims are neither a record with `to_dict` nor a mapping of JSON values;
+    ArgumentError or ImportError if its framework is unknown or not installed.
     """
+    check_framework(_framework(subject))
     claims = getattr(subject, "claims", {})
     if hasattr(claims, "to_dict"):
         claims = claims.to_dict()
@@ -106,8 +115,8 @@ def run(
 ) -> dict[str, OutputSpec]:
     """Call a verb, write what it returns into `outputs`, and return the outputs that came in another form.
 
-    A subject that cannot write in place returns the updated tensors after its outputs. One that claims the
-    feature `out` is given the tensor to write as `out=`.
+    A subject that cannot write in place returns the updated tensors after its outputs. An attending verb of
+    one that claims the feature `out` is given the tensor to write as `out=`.
     Raises: NotImplementedError if the verb is not offered; AnswerError if what is returned is not what the
     verb returns; whatever the subject raises.
     """
@@ -173,7 +182,7 @@ def _named(verb: str, returned: Any, outputs: tuple[str, ...], in_place: tuple[s
 def _takes_out(subject: Any, verb: str, outputs: Mapping[str, Array], framework: str) -> bool:
     claims = getattr(subject, "claims", {})
     features = claims.get("features", ()) if isinstance(claims, Mapping) else getattr(claims, "features", ())
-    return "out" in features and "out" in outputs and VERBS[verb].returns[0] == "out" and framework != "jax"
+    return "out" in features and "out" in outputs and verb in ATTENDING and framework != "jax"
 
 
 def _is_ours(filename: str) -> bool:

@@ -28,12 +28,12 @@ SHORTEST_RUN = 8
 """Consecutive one-byte elements that must hold poison before they count as never written."""
 
 _PATTERN = bytes((37 * i + 91) % 256 for i in range(256))
-#: Signalling NaN codes, which no arithmetic returns; for integers and booleans, values no verb returns.
+#: NaN codes with a payload that no arithmetic makes up; for integers and booleans, values no verb returns.
 _POISON: dict[str, int] = {
-    "float64": 0x7FF5A5A5A5A5A5A5,
-    "float32": 0x7FA5A5A5,
-    "float16": 0x7DA5,
-    "bfloat16": 0x7FA5,
+    "float64": 0x7FFDA5A5A5A5A5A5,
+    "float32": 0x7FE5A5A5,
+    "float16": 0x7FA5,
+    "bfloat16": 0x7FE5,
     "int64": 0xA5A5A5A5A5A5A5A5,
     "int32": 0xA5A5A5A5,
     "bool": 0xA5,

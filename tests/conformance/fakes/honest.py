@@ -1,0 +1,5 @@
+"""Has no fault."""
+
+import program
+
+program.serve(program.copy)
