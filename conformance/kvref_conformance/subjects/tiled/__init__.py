@@ -8,7 +8,7 @@ of its own; an exhibit of the museum overrides one of them. Topics are those of 
 from kvref.attention.arithmetic import Arithmetic
 from kvref_conformance.claims import FEATURES, Claims
 from kvref_conformance.subjects.tiled.calls import Calls
-from kvref_conformance.subjects.tiled.layouts import Layouts
+from kvref_conformance.subjects.tiled.layouts import LAYOUTS, Layouts
 from kvref_conformance.subjects.tiled.rope import Rope
 
 
@@ -24,5 +24,5 @@ class Tiled(Calls, Rope, Layouts):
         features=tuple(FEATURES),
         batch_invariant=True,
         rope_styles=("half", "interleaved"),
-        layouts=("nhd", "hnd"),
+        layouts=LAYOUTS,
     )

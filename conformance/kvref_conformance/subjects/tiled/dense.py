@@ -170,7 +170,7 @@ class Dense(Logits, Merge):
 
     def rounded(self, weights: Array, dtype: np.dtype[Any]) -> Array:
         """Round P to the dtype of q, as a tensor core wants it."""
-        return weights.astype(dtype).astype(weights.dtype)
+        return np.asarray(weights.astype(dtype).astype(weights.dtype))
 
     def blended(self, weights: Array, v: Array) -> Array:
         """Return P·V of a tile; a value of weight 0 adds nothing, whatever bits it holds."""
@@ -178,11 +178,11 @@ class Dense(Logits, Merge):
         if np.isfinite(values).all():
             return np.asarray(weights @ values)
         terms = weights[..., None] * values[:, None]  # [H, Q, N, Dv]
-        return np.where(weights[..., None] == 0, 0, terms).sum(axis=2).astype(weights.dtype)
+        return np.asarray(np.where(weights[..., None] == 0, 0, terms).sum(axis=2), weights.dtype)
 
     def finished(self, acc: Array, total: Array, peak: Array) -> tuple[Array, Array]:
         """Divide by the total weight; a row without weight is (0, −∞)."""
-        out = np.where(total[..., None] == 0, 0, acc / total[..., None]).astype(acc.dtype)
+        out = np.asarray(np.where(total[..., None] == 0, 0, acc / total[..., None]), acc.dtype)
         return out, np.asarray(peak + np.log(total))
 
 

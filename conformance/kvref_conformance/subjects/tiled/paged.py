@@ -80,14 +80,15 @@ class Paged(Dense, Writes):
 
         def reader(request: int) -> Fetch:
             def fetch(at: Array) -> tuple[Array, Array]:
-                slots = self.slots_of(self.table_of(block_tables, request), at, k_cache.shape[1])
+                table = self.table_of(batch, block_tables, request, k_cache.shape[1])
+                slots = self.slots_of(table, at, k_cache.shape[1])
                 return self.read(k_cache, slots), self.read(v_cache, slots)
 
             return fetch
 
         return self.answer(batch, reader, self.value_width(k_cache, v_cache), return_lse, out)
 
-    def table_of(self, block_tables: Array, request: int) -> Array:
+    def table_of(self, batch: Batch, block_tables: Array, request: int, block_size: int) -> Array:
         """Return the block table of one request."""
         return np.asarray(block_tables[request])
 

@@ -1,0 +1,23 @@
+"""The museum: public KV-cache faults, each as one faulty change to the built-in subject.
+
+One exhibit per fault class and component; several public reports may share one. The suite is tested with the
+exhibits (each must fail what it breaks, and no more than that), and reports its failures in their words.
+"""
+
+from importlib import import_module
+
+from kvref_conformance.museum.exhibit import Exhibit
+
+#: Topics, those of the checks.
+TOPICS = ("dense", "paged", "masks", "merge", "logits", "writes", "mla", "sparse", "rope", "layouts", "calls")
+
+
+def all_exhibits() -> list[Exhibit]:
+    """Return every exhibit, in the order of the spec."""
+    modules = [import_module(f"{__name__}.{topic}") for topic in TOPICS]
+    return [
+        vars(value)["exhibit"]
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and "exhibit" in vars(value)
+    ]

@@ -1,0 +1,99 @@
+"""An exhibit: a real public fault as the smallest faulty change to a correct implementation.
+
+Decorating a subclass of `Tiled` with `exhibit` narrows it to the verbs and the domain that show the fault,
+and attaches a frozen record: what the fault breaks, where it was seen, and how a report names it. The class
+is a subject like any other, so `kvref check` can be pointed at it. Where a requirement has no public fault to
+show, the exhibit is a plant: `seen_in` is empty.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import getdoc
+from typing import Any, TypeVar
+
+from kvref.attention.arithmetic import Arithmetic
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import VERBS
+
+#: What no attending subject can satisfy whose every output is wrong: each of these looks at outputs.
+#: An exhibit names it in `may_also_break` where its fault spoils ordinary inputs and not a corner of them.
+EVERY_OUTPUT = tuple(
+    f"KV-ATTN-{number:03d}"
+    for number in (*range(1, 14), *range(15, 29), 30, 33, 34, *range(40, 46), 54)
+)
+
+#: A class that has been made an exhibit.
+T = TypeVar("T", bound=type[Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exhibit:
+    """What the museum says about one fault."""
+
+    name: str
+    topic: str
+    """The checks' topic that is meant to catch it."""
+    summary: str
+    """The fault in one sentence."""
+    story: str
+    """Symptom and cause."""
+    as_if: str
+    """The fault as a report says it, after "as if: "."""
+    fault: str
+    """Class of the fault: number and short name."""
+    seen_in: tuple[str, ...]
+    """Public reports, `owner/repo#number`; empty for a plant."""
+    breaks: tuple[str, ...]
+    """Requirements whose checks must fail."""
+    may_also_break: tuple[str, ...]
+    """Requirements whose checks may fail as well, for the fault cannot help it."""
+    verbs: tuple[str, ...]
+    subject: type[Any]
+
+    @property
+    def is_plant(self) -> bool:
+        """Whether no public report shows this fault."""
+        return not self.seen_in
+
+
+def exhibit(
+    *,
+    as_if: str,
+    fault: str,
+    breaks: tuple[str, ...],
+    seen_in: tuple[str, ...] = (),
+    may_also_break: tuple[str, ...] = (),
+    verbs: tuple[str, ...] = ("paged_attention",),
+    features: tuple[str, ...] = (),
+    **limits: Any,
+) -> Callable[[T], T]:
+    """Make a subclass of `Tiled` an exhibit: `limits` are fields of its claims beside the features."""
+
+    def decorate(subject: T) -> T:
+        domain: dict[str, Any] = {"head_dims": (64,), "block_sizes": (16,), "dtypes": ("float32",), **limits}
+        subject.claims = Claims(
+            name=subject.__name__,
+            arithmetic=Arithmetic(block=subject.tile, merges=1),
+            features=features,
+            **domain,
+        )
+        for verb in VERBS:
+            if verb not in verbs:
+                setattr(subject, verb, None)  # presence is a claim
+        summary, _, story = (getdoc(subject) or "").partition("\n\n")
+        subject.exhibit = Exhibit(
+            name=subject.__name__,
+            topic=subject.__module__.rpartition(".")[2],
+            summary=" ".join(summary.split()),
+            story=" ".join(story.split()),
+            as_if=as_if,
+            fault=fault,
+            seen_in=seen_in,
+            breaks=breaks,
+            may_also_break=may_also_break,
+            verbs=verbs,
+            subject=subject,
+        )
+        return subject
+
+    return decorate

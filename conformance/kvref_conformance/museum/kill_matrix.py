@@ -1,0 +1,61 @@
+"""Which checks each exhibit fails: the suite judged by faults it must see.
+
+Every exhibit runs in this process, and all share one memory of right answers, so the whole matrix takes
+seconds.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kvref_conformance.cases import Level
+from kvref_conformance.host.inprocess import InProcessHost
+from kvref_conformance.museum.exhibit import Exhibit
+from kvref_conformance.oracle import Oracle
+from kvref_conformance.runner.evaluate import Evidence, evaluate, plan
+
+
+@dataclass(frozen=True)
+class Kills:
+    """What the checks found about one subject."""
+
+    failing: tuple[str, ...]
+    """Requirements with at least one failing case, in order."""
+    examined: tuple[str, ...]
+    """Requirements that had a case at all."""
+    evidence: tuple[Evidence, ...]
+    """One failing piece of evidence a requirement, the first."""
+
+
+def examine(
+    subject: Any, verbs: tuple[str, ...], level: Level = "quick", known: Oracle | None = None
+) -> Kills:
+    """Run every check of some verbs on a subject in this process.
+
+    `known` is an oracle whose answers are reused; what it claims does not matter.
+    """
+    host = InProcessHost(subject)
+    oracle = Oracle(subject.claims)
+    if known is not None:
+        oracle._known = known._known  # keyed by problem, choices and arithmetic
+    failing: dict[str, Evidence] = {}
+    examined: dict[str, None] = {}
+    for check, case in plan(verbs, subject.claims, level):
+        examined[check.requirement] = None
+        if check.requirement in failing:
+            continue
+        found = evaluate(check, case, host, oracle)
+        if found.status == "fail":
+            failing[check.requirement] = found
+    host.close()
+    return Kills(tuple(sorted(failing)), tuple(sorted(examined)), tuple(failing.values()))
+
+
+def kill_matrix(exhibits: Iterable[Exhibit], level: Level = "quick") -> dict[str, Kills]:
+    """Return for each exhibit, by name, the requirements it fails."""
+    matrix = {}
+    known: Oracle | None = None
+    for exhibit in exhibits:
+        known = known or Oracle(exhibit.subject.claims)
+        matrix[exhibit.name] = examine(exhibit.subject(), exhibit.verbs, level, known)
+    return matrix
