@@ -173,7 +173,7 @@ def _take_new(problem: Problem, placed: Placed, placement: Placement) -> tuple[d
     for request, start in enumerate(problem.context_start_loc[:-1]):
         n, n_q = int(problem.seq_lens[request]), int(problem.query_lens[request])
         first = n - n_q  # negative where there are more queries than context: those tokens have no slot
-        at.extend(start + max(i, 0) for i in range(first, n))
+        at.extend(min(start + max(i, 0), len(problem.k) - 1) for i in range(first, n))
         slots.extend(int(placed.slot_of[request][i]) if i >= 0 else -1 for i in range(first, n))
     slot_mapping = np.array(slots, np.int64)
     written = slot_mapping[slot_mapping >= 0]
