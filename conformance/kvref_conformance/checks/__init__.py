@@ -6,9 +6,11 @@ from kvref_conformance.checks.check import Check
 
 #: Topics, in the order of the spec.
 TOPICS = ("dense", "paged", "masks", "merge", "logits", "writes", "mla", "sparse", "rope", "layouts", "calls")
+#: Checks of no topic: they draw whole problems.
+DRAWN = "drawn"
 
 
 def all_checks() -> list[Check]:
-    """Return every check, in the order of the spec."""
-    modules = [import_module(f"{__name__}.{topic}") for topic in TOPICS]
+    """Return every check, in the order of the spec; those of the ring `fuzz` come last."""
+    modules = [import_module(f"{__name__}.{topic}") for topic in (*TOPICS, DRAWN)]
     return [value for module in modules for value in vars(module).values() if isinstance(value, Check)]
