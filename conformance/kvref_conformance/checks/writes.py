@@ -10,7 +10,7 @@ from kvref_conformance.cases import Case, Level, lattice
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Call
-from kvref_conformance.probes.imprints import CACHES, Imprint, imprint, written
+from kvref_conformance.probes.imprints import Imprint, imprint, written
 from kvref_conformance.probes.needles import hunt_near, needles
 from kvref_conformance.problems import Placement, present
 from kvref_conformance.trial import Result, Trial, bits
@@ -49,26 +49,17 @@ def keys_and_values_go_to_their_own_caches(trial: Trial) -> None:
     """Every key differs from every value: none of them is found in the cache of the other kind."""
     write = _write(trial)
     result = trial.call(write.call)
-    slots = write.slots[write.slots >= 0]
-    own = {
-        name: bits(rows)
-        for name, rows in zip(CACHES, (write.call.tensors["k"], write.call.tensors["v"]), strict=True)
-    }
-    for name, other in zip(CACHES, reversed(CACHES), strict=True):
-        cache = result.answer.outputs[name]
-        found = bits(cache[np.divmod(slots, cache.shape[1])])
-        if found.shape != own[other].shape:
+    live = write.slots >= 0
+    for name, other, kind in (("k_cache", "v", "value"), ("v_cache", "k", "key")):
+        cache, rows = result.answer.outputs[name], write.call.tensors[other][live]
+        block, offset = np.divmod(write.slots[live], cache.shape[1])
+        if rows.shape[2] != cache.shape[3]:
             continue  # values have a width of their own: nothing can be mixed up
-        swapped = (found == own[other][write.slots >= 0]).all(axis=(1, 2))
+        swapped = (bits(cache[block, offset]) == bits(rows)).all(axis=(1, 2))
         if swapped.any():
-            block, offset = np.divmod(slots[int(np.argmax(swapped))], cache.shape[1])
-            what = "value" if name == "k_cache" else "key"
-            trial.expect(
-                False,
-                f"{name}[{block}, {offset}] holds the {what} of its token",
-                result,
-                slot=[int(block), int(offset)],
-            )
+            token = int(np.argmax(swapped))
+            message = f"{name}[{block[token]}, {offset[token]}] holds the {kind} of its token"
+            trial.expect(False, message, result, slot=int(write.slots[live][token]))
 
 
 @check("KV-ATTN-054", verbs=("append_and_attend",))
@@ -91,22 +82,17 @@ def _write(trial: Trial, *, raw_bits: bool = False) -> Imprint:
 
 def _hold(trial: Trial, result: Result, write: Imprint, judged: Array) -> None:
     """Hold the judged slots of both caches to what they must hold."""
-    for name in CACHES:
-        found, wanted = (
-            bits(x).reshape(len(judged), -1) for x in (result.answer.outputs[name], write.after[name])
-        )
+    for name, after in write.after.items():
+        found, wanted = (bits(x).reshape(len(judged), -1) for x in (result.answer.outputs[name], after))
         wrong = (found != wanted).any(axis=1) & judged
-        if wrong.any():
-            slot = int(np.argmax(wrong))
-            block, offset = divmod(slot, write.after[name].shape[1])
-            trial.expect(
-                False,
-                f"{name}[{block}, {offset}] (slot {slot}) holds "
-                f"{_content_of(found[slot], name, write.call)}, expected {_content_of(wanted[slot], name, write.call)} "
-                f"({int(wrong.sum())} of {int(judged.sum())} slots differ)",
-                result,
-                slot=slot,
-            )
+        if not wrong.any():
+            continue
+        slot = int(np.argmax(wrong))
+        block, offset = divmod(slot, after.shape[1])
+        seen, due = (_content_of(rows[slot], name, write.call) for rows in (found, wanted))
+        count = f"{int(wrong.sum())} of {int(judged.sum())} slots differ"
+        message = f"{name}[{block}, {offset}] (slot {slot}) holds {seen}, expected {due} ({count})"
+        trial.expect(False, message, result, slot=slot)
 
 
 def _content_of(row: Array, name: str, call: Call) -> str:
