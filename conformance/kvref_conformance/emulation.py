@@ -68,6 +68,7 @@ KERNELS: dict[str, Kernel] = {
     "P bfloat16 in the sum": Kernel(_flash(_BFLOAT16, _BFLOAT16, rounded_sum=True)),
     "exp flushed": Kernel(_ONLINE, flushes=True),
     "q scaled in bfloat16": Kernel(_flash(_BFLOAT16, _BFLOAT16, query=_BFLOAT16)),
+    "q and k scaled in bfloat16": Kernel(_flash(_BFLOAT16, _BFLOAT16, query=_BFLOAT16, key=_BFLOAT16)),
     "sums in bfloat16": Kernel(_flash(_BFLOAT16, _BFLOAT16, accumulate=_BFLOAT16), serial=True),
 }
 
@@ -145,7 +146,9 @@ def _logits(
 ) -> Array:
     work, factor = q.dtype, q.dtype.type(scale)
     if facts.query is not None:
-        q, factor = round_to(q * factor, facts.query, facts.rounding), work.type(1)
+        part = factor if facts.key is None else np.sqrt(factor)
+        q, factor = round_to(q * part, facts.query, facts.rounding), work.type(1)
+        k = k if facts.key is None else round_to(k * part, facts.key, facts.rounding)
     logits = _product(kernel, facts, q, k.T) * factor
     if softcap is not None:
         logits = np.tanh(logits / work.type(softcap)) * work.type(softcap)

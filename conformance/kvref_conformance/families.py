@@ -93,12 +93,12 @@ def _needle(rng: np.random.Generator, q: Array, k: Array, v: Array) -> tuple[Arr
 
 
 def _vanishing_weights(rng: np.random.Generator, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-    """Weights between e^-60 and e^-130, some of them flushed to zero, on values up to 1e30."""
+    """Weights around 2^-126, some flushed to zero, on values near 1e30; the first alone weighs, on 0."""
     root = np.sqrt(q.shape[2])
     q[:] = 1.0
-    k[:] = -rng.uniform(60, 130, (len(k), 1, 1)) / root
+    k[:] = -rng.uniform(80, 100, (len(k), 1, 1)) / root
     k[0] = 0.0
-    v[1:] *= 1e30
+    v[0], v[1:] = 0.0, 1e30 * v[1:]
     return q, k, v
 
 

@@ -21,7 +21,7 @@ from kvref.errors import ArgumentError, DTypeError
 #: The name that stands for "the dtype of q".
 INPUT = "input"
 
-_FORMATS = ("query", "scores", "probabilities", "accumulate", "partial", "output")
+_FORMATS = ("query", "key", "scores", "probabilities", "accumulate", "partial", "output")
 _COUNTS = {"merges": 0, "block": 1, "depth": 1}
 
 
@@ -73,7 +73,9 @@ class Arithmetic:
     probabilities: str = INPUT
     """Format P is rounded to before P·V."""
     query: str | None = None
-    """Format q is rounded to again after it was multiplied by `scale`; None where q is used as given."""
+    """Format q is rounded to again after it was multiplied by a part of `scale`; None: q is used as given."""
+    key: str | None = None
+    """The same for k, where a kernel scales both, as the function body of ONNX Attention does."""
     partial: str = "float32"
     """Format of the partial outputs of a context read in several splits; their lse is float32."""
     output: str = INPUT
@@ -98,7 +100,7 @@ class Arithmetic:
     def __post_init__(self) -> None:
         for name in _FORMATS:
             value = getattr(self, name)
-            if value != INPUT and not (name == "query" and value is None):
+            if value != INPUT and not (name in ("query", "key") and value is None):
                 Format.of(value)
         for name, minimum in _COUNTS.items():
             if getattr(self, name) is not None:
@@ -148,7 +150,7 @@ class Arithmetic:
         if unknown:
             raise ArgumentError(f"arithmetic has {unknown[0]!r}, expected names among {', '.join(known)}")
         for name in set(_FORMATS) & set(record):
-            if not isinstance(record[name], str) and not (name == "query" and record[name] is None):
+            if not isinstance(record[name], str) and not (name in ("query", "key") and record[name] is None):
                 raise ArgumentError(f"arithmetic {name} = {record[name]!r}, expected the name of a dtype")
         return Arithmetic(**record)
 

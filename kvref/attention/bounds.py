@@ -273,6 +273,7 @@ def _rows(
     return Rows(
         logits=np.where(inside, logits, -np.inf),
         size=np.where(inside, size, 0.0),
+        query_size=np.where(inside, np.abs(q).sum(axis=1, keepdims=True), 0.0),
         key_size=np.where(inside, np.abs(k).sum(axis=1), 0.0),
         bias_size=np.where(inside, np.abs(bias), 0.0),
         v=v,

@@ -28,14 +28,15 @@ class Rows:
     """The exact quantities of some rows that share one kv head and that each attend to something.
 
     Positions outside a row's set hold zeros, and −inf as a logit. Per row and position, `[R, N]`: `logits`
-    (scaled, capped, biased), `size` = |scale| Σ|q_i k_i|, `key_size` = Σ|k_i|, `bias_size` = |bias|. Values
-    `v [N, D]` are finite. `out [R, D]` and `lse [R, 1]` (without the sink) are the reference's answer;
-    `sink [R, 1]` is −inf where there is none. `count` and `span`, `[R, 1]`, say how many positions a row
-    attends to and how far apart the first and the last of them lie (1 for a single one).
+    (scaled, capped, biased), `size` = |scale| Σ|q_i k_i|, `query_size` = Σ|q_i|, `key_size` = Σ|k_i|,
+    `bias_size` = |bias|. Values `v [N, D]` are finite. `out [R, D]` and `lse [R, 1]` (without the sink) are
+    the reference's answer; `sink [R, 1]` is −inf where there is none. `count` and `span`, `[R, 1]`, say how
+    many positions a row attends to and how far apart the first and the last of them lie (1 for one alone).
     """
 
     logits: Array
     size: Array
+    query_size: Array
     key_size: Array
     bias_size: Array
     v: Array
@@ -165,9 +166,11 @@ def logit_error(rows: Rows, facts: Arithmetic, products: int | None = None) -> A
     relative = dot + finish + dot * finish
     error = relative * rows.size + (rows.head_dim * max(1.0, abs(rows.scale)) + 1) * sums.underflow
     error = np.where(rows.size > sums.largest, np.inf, error)
-    if facts.query is not None:
-        again = facts.format("query")
-        error = error + (1 + relative) * (again.roundoff * rows.size + again.underflow * rows.key_size)
+    for name, other_size in (("query", rows.key_size), ("key", rows.query_size)):
+        if getattr(facts, name) is not None:
+            again = facts.format(name)
+            lost = again.underflow * max(1.0, abs(rows.scale)) * other_size
+            error = error + again.roundoff * (rows.size + error) + (1 + relative) * lost
     steps = (facts.tanh_error + 4 if rows.capped else 1) * u
     error = error + steps * (rows.magnitude + rows.bias_size + error) + 3 * u * rows.bias_size
     if facts.stores_scores:
