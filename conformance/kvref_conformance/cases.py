@@ -83,13 +83,9 @@ class Case:
                 "case.seq_lens and case.query_lens differ in length, expected one each a request"
             )
         for name in ("num_kv_heads", "group", "head_dim", "block_size", "seed"):
-            value = values.get(name, 1)
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int)
-                or not (name == "seed") <= value + (name == "seed") <= 2**20
-            ):
-                raise ArgumentError(f"case.{name} = {value!r}, expected an integer from 1 to 2**20")
+            value, least = values.get(name, 1), 0 if name == "seed" else 1
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**20:
+                raise ArgumentError(f"case.{name} = {value!r}, expected an integer from {least} to 2**20")
         return Case(**values)
 
 
