@@ -120,7 +120,7 @@ def requests_may_share_blocks(trial: Trial) -> None:
 def offsets_beyond_two_to_the_31(trial: Trial) -> None:
     """Blocks so far apart that a slot's element offset does not fit in 32 bits."""
     case = trial.case
-    problem = needles(case, hunt_near(case, 0))
+    problem = needles(case, hunt_near(case, 0, -1))  # -1 lies in the block that is farthest away
     blocks = 5
     stride = 2**31 // (blocks - 1) + 64
     tables = np.array([[4, 1, 0], [3, 0, 0]])
