@@ -18,8 +18,7 @@ from kvref_conformance.contracts import VERBS
 #: What no attending subject can satisfy whose every output is wrong: each of these looks at outputs.
 #: An exhibit names it in `may_also_break` where its fault spoils ordinary inputs and not a corner of them.
 EVERY_OUTPUT = tuple(
-    f"KV-ATTN-{number:03d}"
-    for number in (*range(1, 14), *range(15, 29), 30, 33, 34, *range(40, 46), 54)
+    f"KV-ATTN-{number:03d}" for number in (*range(1, 14), *range(15, 29), 30, 33, 34, *range(40, 46), 54)
 )
 
 #: A class that has been made an exhibit.

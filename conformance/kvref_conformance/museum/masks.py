@@ -74,6 +74,7 @@ class CausalStrict(Tiled):
         "vllm-project/vllm#3385",
     ),
     breaks=("KV-ATTN-021",),
+    may_also_break=("KV-ATTN-012",),
     features=("window",),
 )
 class WindowOneTooMany(Tiled):
@@ -93,7 +94,7 @@ class WindowOneTooMany(Tiled):
     fault="F01 boundary",
     seen_in=("huggingface/transformers#37574",),
     breaks=("KV-ATTN-021",),
-    may_also_break=("KV-ATTN-022",),
+    may_also_break=("KV-ATTN-012",),
     features=("window",),
 )
 class WindowOneTooFew(Tiled):
@@ -133,7 +134,7 @@ class WindowIgnored(Tiled):
     fault="F21 one path only",
     seen_in=("vllm-project/vllm#4405",),
     breaks=("KV-ATTN-021",),
-    may_also_break=("KV-ATTN-012", "KV-ATTN-027"),
+    may_also_break=("KV-ATTN-012", "KV-ATTN-022", "KV-ATTN-027"),
     features=("window", "prefill"),
 )
 class WindowForgottenOnContext(Tiled):

@@ -17,7 +17,7 @@ _MERGE = ("merge_attention_states",)
     fault="F13 scale or encoding",
     seen_in=("sgl-project/sglang#35045",),
     breaks=("KV-ATTN-030",),
-    may_also_break=("KV-ATTN-033", "KV-ATTN-034", "KV-ATTN-035"),
+    may_also_break=("KV-ATTN-007", "KV-ATTN-033", "KV-ATTN-034", "KV-ATTN-035"),
     features=("lse", "sinks"),
 )
 class LseInBits(Tiled):

@@ -344,43 +344,23 @@ class _FlatReads(Tiled):
 
 
 @exhibit(
-    as_if="block times stride wrapped at 2^31 elements",
+    as_if="block times stride did not fit in 32 bits",
     fault="F11 overflow",
-    seen_in=("ROCm/aiter#2517",),
-    breaks=("KV-ATTN-018",),
-    features=("strided",),
-    dtypes=("bfloat16",),
-)
-class OffsetsIn31Bits(_FlatReads):
-    """Element offsets are computed in signed 32 bits.
-
-    Beyond 2^31 elements they are negative. The bounds check of a buffer load then returns zeros, for
-    addresses that are valid. Small pools never get there.
-    """
-
-    def element(self, cache: Array, block: Array) -> Array:
-        """Multiply in 32 bits."""
-        return super().element(cache, block).astype(np.int32).astype(np.int64)
-
-
-@exhibit(
-    as_if="block times stride wrapped at 2^32 elements",
-    fault="F11 overflow",
-    seen_in=("flashinfer-ai/flashinfer#3136",),
+    seen_in=("flashinfer-ai/flashinfer#3136", "ROCm/aiter#2517"),
     breaks=("KV-ATTN-018",),
     features=("strided",),
     dtypes=("bfloat16",),
 )
 class OffsetsIn32Bits(_FlatReads):
-    """An unsigned 32-bit product is widened after it has wrapped.
+    """Element offsets are computed in 32 bits.
 
-    Block id and stride are both 32 bits wide and so is their product. With a stride of 16384 elements, block
-    262144 is read from where block 0 lies.
+    Block id and stride are both 32 bits wide, and their product is widened after it has wrapped. The bounds
+    check of a buffer load then returns zeros for addresses that are valid. Small pools never get there.
     """
 
     def element(self, cache: Array, block: Array) -> Array:
-        """Multiply in 32 bits, unsigned."""
-        return super().element(cache, block) % 2**32
+        """Multiply in 32 bits."""
+        return super().element(cache, block).astype(np.int32).astype(np.int64)
 
 
 @exhibit(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvref.arrays import Array
+from kvref.arrays import Array, dtype_of
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.subjects.tiled import Tiled
 
@@ -13,7 +13,7 @@ _ROPE = ("apply_rope",)
     as_if="channels were paired in the other style",
     fault="F12 layout",
     breaks=("KV-ATTN-080",),
-    may_also_break=("KV-ATTN-082",),
+    may_also_break=("KV-ATTN-082", "KV-ATTN-083"),
     verbs=_ROPE,
     rope_styles=("half", "interleaved"),
 )
@@ -104,9 +104,8 @@ class PositionsFromZero(Tiled):
     """
 
     def token_positions(self, positions: Array) -> Array:
-        """Count from the first token."""
-        at = super().token_positions(positions)
-        return np.asarray(at - at.min(initial=np.inf if len(at) else 0))
+        """Take the first rows of the table."""
+        return np.arange(len(positions), dtype=np.float64)
 
 
 @exhibit(
@@ -147,46 +146,46 @@ class PositionsAdvancedTwice(Tiled):
     def token_positions(self, positions: Array) -> Array:
         """Add the first position once more."""
         at = super().token_positions(positions)
-        return np.asarray(at + at.min(initial=np.inf if len(at) else 0))
+        return np.asarray(at + at[:1])
 
 
 @exhibit(
-    as_if="keys were rotated again only where positions of the call differ, so a common shift did nothing",
+    as_if="only the tokens of the first stream were rotated",
     fault="F19 position or mask",
     seen_in=("ggml-org/llama.cpp#3835", "ggml-org/llama.cpp#14742"),
     breaks=("KV-ATTN-083",),
-    may_also_break=("KV-ATTN-082",),
+    may_also_break=("KV-ATTN-080", "KV-ATTN-082"),
     verbs=_ROPE,
 )
 class ShiftSkipped(Tiled):
     """Cached keys are not rotated again when a context is shifted.
 
     The flag that triggers it was set only if some cell had been freed, and later the loop covered the first
-    stream alone. Relative positions are wrong from then on.
+    of two streams alone. Relative positions are wrong from then on.
     """
 
     def token_positions(self, positions: Array) -> Array:
-        """Return 0 for a shift that all tokens share."""
+        """Shift the first half of the tokens and leave the others where they are."""
         at = super().token_positions(positions)
-        return np.zeros_like(at) if len(at) > 1 and (at == at[0]).all() else at
+        return np.where(np.arange(len(at)) < (len(at) + 1) // 2, at, 0)
 
 
 @exhibit(
-    as_if="angles were computed from positions in float16",
+    as_if="angles were computed from positions in bfloat16",
     fault="F13 scale or encoding",
-    breaks=("KV-ATTN-080",),
-    may_also_break=("KV-ATTN-081", "KV-ATTN-082", "KV-ATTN-083"),
+    breaks=("KV-ATTN-082",),
+    may_also_break=("KV-ATTN-080", "KV-ATTN-083"),
     verbs=_ROPE,
 )
-class PositionsInHalfPrecision(Tiled):
-    """Positions are converted to float16 before they are multiplied.
+class PositionsInBfloat16(Tiled):
+    """Positions are converted to the model's dtype before they are multiplied.
 
-    A plant: beyond 2048 neighbouring tokens have the same position.
+    A plant: beyond 256 neighbouring tokens have the same position, and beyond 2048 sixteen of them have.
     """
 
     def token_positions(self, positions: Array) -> Array:
         """Round the positions."""
-        return np.asarray(positions).astype(np.float16).astype(np.float64)
+        return np.asarray(positions).astype(dtype_of("bfloat16")).astype(np.float64)
 
 
 @exhibit(

@@ -39,7 +39,7 @@ class WritesAssumeContiguous(Tiled):
     fault="F02 unit",
     seen_in=("vllm-project/vllm#51031", "vllm-project/vllm#54359"),
     breaks=("KV-ATTN-050",),
-    may_also_break=("KV-ATTN-052",),
+    may_also_break=("KV-ATTN-051", "KV-ATTN-052"),
     verbs=_WRITE,
 )
 class SlotInKernelBlocks(Tiled):
@@ -140,7 +140,7 @@ class PaddingWritesSlotZero(Tiled):
     as_if="a write cleared the slots of its block that come after",
     fault="F04 stale or cleared",
     breaks=("KV-ATTN-052",),
-    may_also_break=("KV-ATTN-050", "KV-ATTN-054"),
+    may_also_break=("KV-ATTN-050", "KV-ATTN-051", "KV-ATTN-054"),
     verbs=_WRITE,
 )
 class WriteClearsRestOfBlock(Tiled):

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from kvref.arrays import Array
+from kvref_conformance.subjects.tiled.rules import Batch, Rules
 from kvref_conformance.subjects.tiled.sparse import Sparse
 
 #: The buffers a prepared run reads, by argument name.
@@ -19,10 +20,13 @@ class Calls(Sparse):
         self, k_cache: Array, v_cache: Array, *, scale: float, **metadata: Array
     ) -> tuple[Buffers, Callable[[Array], Any]]:
         """Return the metadata buffers and a run that reads them: paged attention of what they hold then."""
-        buffers: Any = {name: np.array(x) for name, x in metadata.items()}
+        buffers = {name: np.array(x) for name, x in metadata.items()}
+        rules = Rules(scale=scale)
 
         def run(q: Array) -> Any:
-            return self.paged_attention(q, k_cache, v_cache, scale=scale, **buffers)
+            lengths = {name: buffers[name] for name in ("query_start_loc", "seq_lens")}
+            batch = Batch(q=q, rules=rules, **lengths)
+            return self.read_and_attend(batch, k_cache, v_cache, buffers["block_tables"], False, None)
 
         return buffers, run
 
