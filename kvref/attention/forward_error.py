@@ -124,7 +124,9 @@ def out_bound(rows: Rows, facts: Arithmetic, inexact: Array | float = 0.0) -> Ar
     running = g * (1 + u_p) * (mean_v + size)
     products = (rows.count + n_sums) * sums.underflow / np.minimum(floor, 1.0)
     flush = flushed_v + tiny.sum(axis=1, keepdims=True) * size + products
-    total = score + (weight + running + flush) / remainder(g, u_p) + part_error(rows, facts, mean_v)
+    kept = remainder(g, u_p)
+    part = part_error(rows, facts, (2 - kept) * mean_v)
+    total = score + (weight + running + flush + part) / kept
     bound: Array = total + facts.format("output").rounded(np.abs(rows.out) + total)
     return bound
 
@@ -229,7 +231,10 @@ def flush_error(facts: Arithmetic, tilt: Tilt, floor: Array) -> Array:
 
 
 def part_error(rows: Rows, facts: Arithmetic, mean_v: Array) -> Array:
-    """Bound the rounding of partial outputs in their own format, once per merge, `[R, D]`."""
+    """Bound the rounding of partial outputs in their own format, once per merge, `[R, D]`.
+
+    `mean_v` is the largest the computed parts can be, weighted and added up.
+    """
     merges, part = _merges(rows, facts), facts.format("partial")
     error: Array = gamma(merges, part.roundoff) * mean_v + merges * part.underflow
     return error

@@ -74,7 +74,9 @@ def likely_out_bound(rows: Rows, facts: Arithmetic, inexact: Array | float = 0.0
     running = g * (1 + u_p) * (mean_v + size)
     products = (rows.count + n_sums) * facts.format("accumulate").underflow / np.minimum(floor, 1.0)
     flush = flushed_v + tiny.sum(axis=1, keepdims=True) * size + products
-    total = score + (weight + running + flush) / remainder(g, u_p) + part_error(rows, facts, mean_v)
+    kept = remainder(g, u_p)
+    part = part_error(rows, facts, (2 - kept) * mean_v)
+    total = score + (weight + running + flush + part) / kept
     bound = total + facts.format("output").rounded(np.abs(rows.out) + total)
     likely: Array = np.fmin(bound, worst)
     return likely
