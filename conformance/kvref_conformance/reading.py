@@ -58,5 +58,5 @@ def what_was_read(problem: Problem, call: Call, token: int, head: int, row: Arra
 def _place(call: Call, request: int, position: int) -> tuple[int, int] | None:
     if "block_tables" not in call.tensors:
         return None
-    block_size = call.tensors["k_cache"].shape[1]
+    block_size = call.tensors["k_cache" if "k_cache" in call.tensors else "kv_cache"].shape[1]
     return int(call.tensors["block_tables"][request, position // block_size]), position % block_size
