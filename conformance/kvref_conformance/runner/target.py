@@ -19,15 +19,7 @@ from kvref_conformance.host.process import (
     python_command,
 )
 from kvref_conformance.host.subject import load_subject
-
-#: Subjects that come with the suite, by the name the command line knows.
-BUILT_IN = {
-    "tiled": "kvref_conformance.subjects.tiled:Tiled",
-    "torch": "kvref_conformance.subjects.torch:Torch",
-    "onnxruntime": "kvref_conformance.subjects.onnxruntime:OnnxRuntime",
-    "jax": "kvref_conformance.subjects.jax:Jax",
-    "vllm_cpu": "kvref_conformance.subjects.vllm_cpu:VllmCpu",
-}
+from kvref_conformance.subjects import BUILT_IN
 
 
 @dataclass(frozen=True, kw_only=True)
