@@ -9,7 +9,8 @@ Realises: KV-CONF-005 minimum-domain.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import cycle, islice
+from itertools import cycle, product
+from math import lcm
 from typing import Any, Literal
 
 from kvref.errors import ArgumentError
@@ -18,6 +19,10 @@ from kvref_conformance.claims import MINIMUM_GROUPS, Claims
 Level = Literal["quick", "full", "exhaustive"]
 LEVELS: tuple[Level, ...] = ("quick", "full", "exhaustive")
 Option = int | float | str | bool
+#: Groups visited beside the minimum domain at level exhaustive.
+MORE_GROUPS = (2, 4, 5, 16)
+#: How many length patterns `length_patterns` returns.
+PATTERNS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,28 +99,20 @@ def lattice(
 ) -> list[Case]:
     """Return the cases every attending check starts from.
 
-    One case for each group of the minimum domain at level quick, with dtypes, widths, block sizes and length
-    patterns rotating; every combination of group, dtype and pattern at full; widths and block sizes too at
-    exhaustive. `prefill` False keeps one query token a request; `min_len` bounds contexts from below.
+    Quick: every group of the minimum domain and every claimed dtype, width and block size at least once.
+    Full: every combination of group, dtype and length pattern. Exhaustive: every combination of group (more
+    of them), dtype, width and block size. `prefill` False keeps one query token a request; `min_len` bounds
+    contexts from below.
     """
-    wants_prefill = (
-        ("prefill" in claims.features) if prefill is None else prefill and "prefill" in claims.features
-    )
-    combos: Iterator[tuple[int, str, int, int]]
-    if level == "quick":
-        combos = islice(_rotate(claims, MINIMUM_GROUPS), max(len(MINIMUM_GROUPS), len(claims.dtypes)))
-    elif level == "full":
-        combos = islice(_rotate(claims, MINIMUM_GROUPS), 4 * len(MINIMUM_GROUPS) * len(claims.dtypes))
-    else:
-        combos = _every(claims)
+    chunks = "prefill" in claims.features and prefill is not False
     cases = []
-    for seed, (group, dtype, head_dim, block_size) in enumerate(combos):
-        pattern = length_patterns(block_size, min_len)[seed % 4]
+    for seed, (group, dtype, head_dim, block_size, shape) in enumerate(_points(claims, level)):
+        pattern = length_patterns(block_size, min_len)[shape]
         cases.append(
             Case(
                 verb=verb,
                 seq_lens=pattern,
-                query_lens=_query_lens(pattern, wants_prefill),
+                query_lens=_query_lens(pattern, chunks),
                 num_kv_heads=1 + seed % 2 if group > 1 else 3,
                 group=group,
                 head_dim=head_dim,
@@ -159,24 +156,21 @@ def smaller(case: Case) -> Iterator[Case]:
             yield replace(case, group=group)
 
 
-def _rotate(claims: Claims, groups: Sequence[int]) -> Iterator[tuple[int, str, int, int]]:
-    for turn in range(2**16):
-        for i, group in enumerate(groups):
-            n = turn * len(groups) + i
-            yield (
-                group,
-                claims.dtypes[(n + turn) % len(claims.dtypes)],
-                claims.head_dims[(n + turn) % len(claims.head_dims)],
-                claims.block_sizes[(n // 2 + turn) % len(claims.block_sizes)],
-            )
-
-
-def _every(claims: Claims) -> Iterator[tuple[int, str, int, int]]:
-    for group in (*MINIMUM_GROUPS, 2, 4, 5, 16):
-        for dtype in claims.dtypes:
-            for head_dim in claims.head_dims:
-                for block_size in claims.block_sizes:
-                    yield group, dtype, head_dim, block_size
+def _points(claims: Claims, level: Level) -> Iterator[tuple[int, str, int, int, int]]:
+    """Yield (group, dtype, head_dim, block_size, number of the length pattern)."""
+    dtypes, widths, sizes = claims.dtypes, claims.head_dims, claims.block_sizes
+    if level == "quick":
+        for i in range(max(len(MINIMUM_GROUPS), len(dtypes), len(widths), len(sizes))):
+            group = MINIMUM_GROUPS[i % len(MINIMUM_GROUPS)]
+            yield group, dtypes[i % len(dtypes)], widths[i % len(widths)], sizes[i % len(sizes)], i % PATTERNS
+    elif level == "full":
+        for i, (group, dtype, shape) in enumerate(product(MINIMUM_GROUPS, dtypes, range(PATTERNS))):
+            turn = i // lcm(len(widths), len(sizes))  # else equal counts would pair up the same way for ever
+            yield group, dtype, widths[i % len(widths)], sizes[(i + turn) % len(sizes)], shape
+    else:
+        every = product((*MINIMUM_GROUPS, *MORE_GROUPS), dtypes, widths, sizes)
+        for i, (group, dtype, head_dim, block_size) in enumerate(every):
+            yield group, dtype, head_dim, block_size, i % PATTERNS
 
 
 def _query_lens(seq_lens: Sequence[int], prefill: bool) -> tuple[int, ...]:

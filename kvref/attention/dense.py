@@ -5,8 +5,9 @@ into weights, blend the values by their weights. Grouped heads share keys and va
 head h // (num_q_heads // num_kv_heads).
 
 Realises: KV-ATTN-001 softmax-average, KV-ATTN-002 scale-once, KV-ATTN-003 head-map, KV-ATTN-004
-weights-sum-to-one, KV-ATTN-005 logit-range, KV-ATTN-007 empty-row, KV-ATTN-009 value-width, KV-ATTN-012
-dead-slots, KV-ATTN-027 mask-last, KV-ATTN-030 lse-natural, KV-ATTN-040 softcap-formula.
+weights-sum-to-one, KV-ATTN-005 logit-range, KV-ATTN-007 empty-row, KV-ATTN-008 zero-vector-is-a-token,
+KV-ATTN-009 value-width, KV-ATTN-012 dead-slots, KV-ATTN-027 mask-last, KV-ATTN-028 chunked-equals-whole,
+KV-ATTN-030 lse-natural, KV-ATTN-034 lse-row-order, KV-ATTN-040 softcap-formula.
 For porters: build `attend` for one request first; the ragged batch is a loop over it.
 Source: Vaswani et al. 2017, section 3.2; Ainslie et al. 2023 (grouped heads); Gemma 2 (softcap).
 """

@@ -68,7 +68,8 @@ def with_sinks(state: State, sinks: ArrayLike) -> State:
     not multiplied by `scale`, and belongs to the whole context, so it is applied once, after every merge.
     `sinks [num_q_heads]`. The lse stays without the sink, so a row that attends to nothing stays (0, −inf).
 
-    Realises: KV-ATTN-041 sink-in-denominator, KV-ATTN-043 sink-once, KV-ATTN-035 lse-without-sink.
+    Realises: KV-ATTN-035 lse-without-sink, KV-ATTN-041 sink-in-denominator, KV-ATTN-042 sink-per-query-head,
+    KV-ATTN-043 sink-once, KV-ATTN-045 sink-unscaled, KV-ATTN-046 sink-on-empty-row.
     Raises: ShapeError, DTypeError.
     Source: gpt-oss model card; equal to appending the logit and dropping its column after the softmax.
     """

@@ -4,11 +4,11 @@ Position i of a request lives in slot `block_tables[request, i // block_size] * 
 Reading gathers a piece of the context from its slots, attends to it, and merges the piece into the rest: the
 answer does not depend on where the blocks are. Only attended slots are gathered.
 
-Realises: KV-ATTN-010 slot-address, KV-ATTN-012 dead-slots, KV-ATTN-013 placement-free, KV-ATTN-014
-table-in-range, KV-ATTN-015 table-padding, KV-ATTN-017 shared-blocks, KV-ATTN-018 wide-offsets, KV-ATTN-019
-strided-cache, KV-ATTN-050 write-slot, KV-ATTN-051 negative-slot-skipped, KV-ATTN-052
-write-touches-nothing-else, KV-ATTN-053 keys-and-values-apart, KV-ATTN-054 append-then-attend, KV-ATTN-055
-slots-distinct.
+Realises: KV-ATTN-006 running-rescale, KV-ATTN-010 slot-address, KV-ATTN-012 dead-slots, KV-ATTN-013
+placement-free, KV-ATTN-014 table-in-range, KV-ATTN-015 table-padding, KV-ATTN-017 shared-blocks, KV-ATTN-018
+wide-offsets, KV-ATTN-019 strided-cache, KV-ATTN-050 write-slot, KV-ATTN-051 negative-slot-skipped,
+KV-ATTN-052 write-touches-nothing-else, KV-ATTN-053 keys-and-values-apart, KV-ATTN-054 append-then-attend,
+KV-ATTN-055 slots-distinct.
 For porters: build `write_kv`, then `paged_attention` with one piece; pieces are for speed only.
 Source: Kwon et al. 2023 (PagedAttention), section 4.1; vLLM names `slot_mapping` and skips negative slots.
 """

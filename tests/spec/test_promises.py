@@ -24,10 +24,6 @@ MOST = Claims(
     dtypes=ALL_DTYPES, head_dims=ALL_HEAD_DIMS, block_sizes=ALL_BLOCK_SIZES, features=tuple(FEATURES)
 )
 
-NOT_ALL_WIDTHS = pytest.mark.xfail(
-    reason="at level quick the lattice has as many cases as groups or dtypes, and visits no more widths"
-)
-
 
 class Recorder:
     """A host that notes each call and answers none."""
@@ -57,7 +53,7 @@ def values_of(cases: list[Case]) -> Mapping[str, set[Any]]:
     }
 
 
-@pytest.mark.parametrize("level", [pytest.param("quick", marks=NOT_ALL_WIDTHS), *LEVELS[1:]])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("verb", ATTENDING)
 def test_what_is_claimed_is_exercised(verb: str, level: Any) -> None:
     """A claimed dtype, width, block size or feature that no case visits would be believed (KV-CONF-003)."""

@@ -111,7 +111,7 @@ def non_causal_sees_the_whole_context(trial: Trial) -> None:
     trial.expect_attention(problem, trial.attend(problem))
 
 
-@check("KV-ATTN-027", features=("softcap",))
+@check("KV-ATTN-027", ring="numeric", features=("softcap",))
 def mask_comes_after_softcap(trial: Trial) -> None:
     """Every live logit saturates at −softcap: a masked one that was capped weighs as much as a live one."""
     case = trial.case
