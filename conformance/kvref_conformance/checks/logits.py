@@ -35,8 +35,8 @@ def _flat(case: Case, logit: float, **variant: Any) -> Problem:
 
 
 def _sinks(case: Case, low: float, high: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """One sink a query head, in no order that a mix-up of heads would keep."""
-    ramp = np.linspace(low, high, case.num_q_heads, dtype=np.float32)
+    """One sink a query head, in no order that a mix-up of heads would keep; exact in every dtype."""
+    ramp = (np.rint(8 * np.linspace(low, high, case.num_q_heads)) / 8).astype(np.float32)
     return ramp[np.argsort(np.arange(case.num_q_heads) * 5 % 7, kind="stable")]
 
 
@@ -82,7 +82,8 @@ def softcap_is_cap_times_tanh(trial: Trial) -> None:
 def sink_takes_its_share_of_the_weight(trial: Trial) -> None:
     """All values are 1 and scale is 1, so the output is what the sink left over."""
     count = float(np.log(np.mean([n for n in trial.case.seq_lens if n])))
-    problem = _flat(trial.case, 1.0, sinks=np.full(trial.case.num_q_heads, 1.0 + count, np.float32))
+    sink = np.rint(8 * (1.0 + count)) / 8  # exact in every dtype: sinks are parameters in the model's
+    problem = _flat(trial.case, 1.0, sinks=np.full(trial.case.num_q_heads, sink, np.float32))
     trial.expect_attention(problem, trial.attend(problem))
 
 
