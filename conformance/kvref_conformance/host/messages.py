@@ -67,8 +67,8 @@ class TensorRef:
     @property
     def end(self) -> int:
         """Bytes from the start of the file to the end of the last element."""
-        if 0 in self.shape:
-            return self.offset
+        if self.strides is None or 0 in self.shape:
+            return self.offset + math.prod(self.shape) * ITEM_SIZES[self.dtype]
         last = sum((size - 1) * step for size, step in zip(self.shape, self.steps, strict=True))
         return self.offset + (last + 1) * ITEM_SIZES[self.dtype]
 

@@ -23,7 +23,7 @@ TAIL = 16 * 1024
 CHUNK = 64 * 1024
 LOOK_AGAIN = 0.2
 """Seconds between looks at whether the program still runs, in case somebody else holds its stdout open."""
-GRACE = 1.0
+GRACE = 5.0
 """Seconds a program has to end on its own after its last line."""
 LOADING = "KVREF_SUBJECT_IS_LOADING"
 """Set in the environment of a subject while it is imported: a subject that starts a suite would never end."""
@@ -157,7 +157,9 @@ class Pipe:
             time.sleep(0.005)
 
     def _ended(self) -> bool:
-        """Say whether the program has ended, without reaping it: its group keeps its number."""
+        """Say whether the program has ended, if possible without reaping it: its group keeps its number."""
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13
+            return self._program.poll() is not None
         return os.waitid(os.P_PID, self._program.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def _crash(self) -> Failed:
@@ -170,7 +172,9 @@ class Pipe:
         if status >= 0:
             how = f"exited with status {status} before it answered"
         else:
-            how = f"killed by {signal.Signals(-status).name} ({signal.strsignal(-status)})"
+            known = -status in {number.value for number in signal.Signals}
+            name = signal.Signals(-status).name if known else f"signal {-status}"
+            how = f"killed by {name} ({signal.strsignal(-status)})"
         return Failed("crash", how + self._last_words())
 
     def _last_words(self) -> str:

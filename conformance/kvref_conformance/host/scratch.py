@@ -5,9 +5,13 @@ old address, as a serving engine's kernels do. A file of another size is a new f
 short under them.
 """
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
+import time
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +19,9 @@ from kvref_conformance.contracts import Failed
 
 ROOM = 2**30
 """Bytes that must be free in shared memory before it is used instead of a disk."""
+PREFIX = "kvref-"
+ABANDONED_AFTER = 3600
+"""Seconds after which a directory that nobody holds locked was left by a suite that was killed."""
 
 
 @dataclass
@@ -44,11 +51,14 @@ class FileStore:
 
 
 class Scratch:
-    """A temporary directory of tensor files."""
+    """A temporary directory of tensor files, locked while it is in use."""
 
     def __init__(self) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="kvref-", dir=_shared_memory()))
+        self.root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_shared_memory()))
+        self._lock = _locked(self.root)
         self._files: dict[str, FileStore] = {}
+        self._finalizer = weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
+        _sweep_abandoned(self.root.parent)
 
     def allocate(self, name: str, size: int) -> tuple[str, FileStore]:
         """Return the path and the bytes of a tensor's file, sparse where nothing has been written."""
@@ -86,12 +96,39 @@ class Scratch:
         for store in self._files.values():
             os.close(store.file)
         self._files.clear()
-        shutil.rmtree(self.root, ignore_errors=True)
+        self._finalizer()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _drop(self, name: str) -> None:
         store = self._files.pop(name)
         os.close(store.file)
         _remove(Path(store.path))
+
+
+def _locked(folder: Path) -> int | None:
+    """Lock a directory and return what holds the lock; None if another process has it."""
+    held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        return None
+    return held
+
+
+def _sweep_abandoned(place: Path) -> None:
+    """Remove what killed suites have left: in shared memory it would cost memory until a reboot."""
+    for folder in place.glob(PREFIX + "*"):
+        with contextlib.suppress(OSError):
+            status = folder.stat(follow_symlinks=False)
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < ABANDONED_AFTER:
+                continue
+            held = _locked(folder)
+            if held is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(held)
 
 
 def _intact(store: FileStore) -> str | None:

@@ -100,7 +100,7 @@ def view(buffer: Any, ref: TensorRef) -> Array:
     Raises: ValueError if the buffer is too short.
     """
     dtype = dtype_of(ref.dtype)
-    strides = tuple(step * dtype.itemsize for step in ref.steps)
+    strides = None if ref.strides is None else tuple(step * dtype.itemsize for step in ref.strides)
     return np.ndarray(ref.shape, dtype, buffer, ref.offset, strides)
 
 
@@ -171,7 +171,7 @@ def _read(ref: TensorRef, store: Store) -> Array:
 
 
 def _changed(ref: TensorRef, store: Store, x: Array) -> bool:
-    wrong = any(store.read(offset, len(data)) != data for offset, data in _pieces(ref, x))
+    wrong = any(store.read(offset, len(data)) != bytes(data) for offset, data in _pieces(ref, x))
     return wrong or _guards_broken(ref, store)
 
 
@@ -203,7 +203,10 @@ def _gaps(ref: TensorRef) -> Iterator[tuple[int, int]]:
 
 def _walk(ref: TensorRef) -> tuple[list[int], Array, int]:
     """Return the axes in memory order, the byte offsets of the contiguous runs, and one run's elements."""
-    steps, shape = ref.steps, ref.shape
+    shape = ref.shape
+    if ref.strides is None and 0 not in shape:
+        return list(range(len(shape))), np.array([ref.offset]), math.prod(shape)
+    steps = ref.steps
     order = sorted(range(len(shape)), key=lambda axis: (shape[axis] > 1, -steps[axis]))
     if 0 in shape:
         return order, np.zeros(0, np.int64), 0

@@ -157,6 +157,24 @@ def test_what_was_not_written_into_out_is_counted(hosts: Any) -> None:
         assert (answer.outputs["out"][:2] == 2).all()
 
 
+class Careless(Correct):
+    """Returns whatever q is, as float64, or one row short."""
+
+    def paged_attention(self, q: Array, *rest: Any, scale: float, **options: Any) -> Array:
+        """Return q in another form."""
+        return q.astype(np.float64) if scale == 0.5 else q[1:]
+
+
+@pytest.mark.parametrize(("scale", "found"), [(0.5, "float64 [3, 2, 4]"), (2.0, "float16 [2, 2, 4]")])
+def test_an_output_of_another_form_fails(hosts: Any, scale: float, found: str) -> None:
+    """Nothing is rounded or padded to fit; found and expected are named (KV-CONF-014)."""
+    call = read_call()
+    with pytest.raises(Failed) as caught:
+        hosts(Careless).call(Call(call.verb, call.tensors, {"scale": scale}, call.outputs))
+    assert caught.value.kind == "shape"
+    assert caught.value.detail == f"out is {found}, expected float16 [3, 2, 4]"
+
+
 def test_calls_without_tokens_are_calls(hosts: Any) -> None:
     """An empty batch has arrays of no elements, and an answer."""
     answer = hosts(Correct).call(read_call(0))
