@@ -58,7 +58,7 @@ def survey(host: Host, claims: Claims, verbs: tuple[str, ...]) -> Survey:
         )
         try:
             found = infer(
-                lambda *request, case=case: _ask(host, case, *request), dtype, head_dim=case.head_dim
+                lambda *request, case=case: _ask(host, case, claims, *request), dtype, head_dim=case.head_dim
             )
         except Failed:
             continue  # the same failure stands in the results
@@ -101,9 +101,14 @@ def _caught(exhibit: Any, arithmetic: Arithmetic) -> bool:
     return False
 
 
-def _ask(host: Host, case: Case, q: Array, k: Array, v: Array, scale: float) -> Array:
-    """Ask one probe through the case's verb: one request, whose last token is the query."""
+def _ask(host: Host, case: Case, claims: Claims, q: Array, k: Array, v: Array, scale: float) -> Array:
+    """Ask one probe through the case's verb: one request, whose query sees every token.
+
+    A last token does, unless causal is anchored top-left; there the probe is asked without causal.
+    """
     lens = np.array([len(k)], np.int64)
-    problem = Problem(q, k, v, lens, np.array([len(q)], np.int64), {"scale": scale}, case.dtype)
+    anchored = claims.choice("causal-corner") == "top_left" and "non_causal" in claims.features
+    variant = {"scale": scale, "causal": False} if anchored else {"scale": scale}
+    problem = Problem(q, k, v, lens, np.array([len(q)], np.int64), variant, case.dtype)
     answer = host.call(present(problem, case, Placement(seed=1)))
     return np.asarray(answer.outputs["out"])
