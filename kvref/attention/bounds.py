@@ -151,13 +151,14 @@ def exceeds(observed: ArrayLike, expected: Array, bound: Array) -> Array:
 
 
 def margin(observed: ArrayLike, expected: Array, bound: Array) -> float:
-    """Return the largest error as a share of its bound: at most 1 within it, 0 for an exact answer.
+    """Return the largest error as a share of its bound: at most 1 exactly where `exceeds` says nothing.
 
-    An error where the bound is 0, and NaN anywhere, give infinity.
+    An exact answer has share 0, and so has any number where the bound is infinite. An error where the bound
+    is 0, and NaN anywhere, give infinity.
     """
     error = _error(observed, expected)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(error == 0, 0.0, error / bound)
+        share = np.where((error == 0) | (np.isinf(bound) & (error <= bound)), 0.0, error / bound)
     return float(np.max(np.where(np.isnan(share), np.inf, share), initial=0.0))
 
 

@@ -14,6 +14,7 @@ from kvref.attention.merge_bounds import merge_bound
 from kvref.attention.paged import paged_attention
 from kvref.errors import ArgumentError, DTypeError
 from kvref_conformance.emulation import KERNELS, run
+from kvref_conformance.families import FAMILIES, draw
 
 STRICT = Arithmetic()
 
@@ -88,25 +89,22 @@ class TestTorch:
 
     @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
     @pytest.mark.parametrize("backend", ["FLASH_ATTENTION", "MATH"])
-    @pytest.mark.parametrize("n", [1, 65, 300, 2048])
-    def test_sdpa_is_within_the_bound(self, dtype: str, backend: str, n: int) -> None:
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_sdpa_is_within_the_bound(self, dtype: str, backend: str, family: str) -> None:
         """The CPU flash kernel rounds P to the input dtype; the math one computes in float32."""
         torch = pytest.importorskip("torch", reason="torch is not installed")
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        for grow in (1.0, 4.0, 1e-4):
-            q, k, v = gaussian(n, heads=(2, 2), dtype=dtype)
-            v = (v.astype(np.float32) * grow).astype(v.dtype)
+        def tensor(x: Array) -> object:
+            wide = torch.from_numpy(x.astype(np.float32))
+            return wide.to(getattr(torch, dtype)).transpose(0, 1)[None]
 
-            def tensor(x: Array) -> object:
-                wide = torch.from_numpy(x.astype(np.float32))
-                return wide.to(getattr(torch, dtype)).transpose(0, 1)[None]
-
+        for n in (1, 65, 700):
+            x = draw(family, n=n, head_dim=64, dtype=dtype, seed=n, heads=(2, 2))
             with sdpa_kernel(getattr(SDPBackend, backend)):
-                seen = torch.nn.functional.scaled_dot_product_attention(tensor(q), tensor(k), tensor(v))
+                seen = torch.nn.functional.scaled_dot_product_attention(tensor(x.q), tensor(x.k), tensor(x.v))
             out = seen[0].transpose(0, 1).float().numpy()
-            scale = q.shape[2] ** -0.5
-            assert margin(out, exact(q, k, v, scale).out, bound(q, k, v, scale).out) <= 1
+            assert margin(out, exact(x.q, x.k, x.v, x.scale).out, bound(x.q, x.k, x.v, x.scale).out) <= 1
 
 
 class TestRejects:
@@ -312,6 +310,9 @@ class TestShape:
         found = bound(q, k, v, 1.0, Arithmetic(output="float16")).out[0, 0]
         assert np.isfinite(found[0])
         assert np.isinf(found[1])
+        overflown = np.array([65000.0, np.inf])
+        assert not exceeds(overflown, np.array([65000.0, 70000.0]), found).any()
+        assert margin(overflown, np.array([65000.0, 70000.0]), found) == 0.0
 
 
 class TestCompare:
