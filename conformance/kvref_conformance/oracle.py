@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kvref.arrays import Array
+from kvref.attention.arithmetic import Format
 from kvref.attention.batch import Batch
 from kvref.attention.bounds import Bound, dense_bound
 from kvref.attention.masks import Variant, VariantArgs, attended
@@ -108,6 +109,8 @@ def _finds(problem: Problem) -> Array:
 def _spell_lse(state: State, bound: Bound, problem: Problem, claims: Claims) -> tuple[Array, Array]:
     """Turn the canonical lse (nats, without the sink, −inf if empty) into the declared spelling."""
     lse, slack = state.lse, bound.lse
+    if claims.arithmetic.working == "float64":  # it comes back as float32 all the same
+        slack = slack + np.where(np.isinf(lse), 0.0, Format.of("float32").rounded(np.abs(lse)))
     if claims.choice("lse-sink") == "included" and problem.variant.get("sinks") is not None:
         lse = np.logaddexp(lse, np.asarray(problem.variant["sinks"], np.float64))
         slack = np.where(np.isneginf(state.lse), np.spacing(np.abs(lse).astype(np.float32)), slack)
