@@ -18,7 +18,6 @@ def known_faults(
     verb: str,
     given: Mapping[str, Any],
     answer: Mapping[str, Array],
-    requirement: str,
     arithmetic: Arithmetic,
 ) -> list[str]:
     """Return the sentences of the museum's faults that give this answer; none for an input too large to try.
@@ -38,4 +37,4 @@ def known_faults(
     outputs = {n: OutputSpec(dtype_name(x), x.shape) for n, x in answer.items() if n not in in_place}
     claims = Claims(arithmetic=arithmetic, features=tuple(FEATURES))
     call = Call(verb, tensors, params, outputs, in_place)
-    return [match.sentence for match in diagnose(call, Answer(dict(answer)), requirement, claims)]
+    return [match.sentence for match in diagnose(call, Answer(dict(answer)), claims=claims)]

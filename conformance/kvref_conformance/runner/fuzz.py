@@ -18,9 +18,10 @@ from kvref_conformance.checks.check import Check
 from kvref_conformance.claims import MINIMUM_GROUPS, Claims
 from kvref_conformance.host import Host
 from kvref_conformance.oracle import Oracle
-from kvref_conformance.requirements import load_requirements, spec_version
-from kvref_conformance.runner.casefile import MAX_ELEMENTS, CaseFile, save_case
+from kvref_conformance.requirements import load_requirements
+from kvref_conformance.runner.casefile import MAX_ELEMENTS, save_case
 from kvref_conformance.runner.evaluate import evaluate, plan
+from kvref_conformance.runner.failures import case_file
 from kvref_conformance.runner.honest import honest_under
 from kvref_conformance.runner.shrink import shrink
 from kvref_conformance.runner.suite import Settings
@@ -145,18 +146,7 @@ def _save(check: Check, case: Case, host: Host, oracle: Oracle, finds: Finds, ou
     found = shrink(check, case, host, oracle, honest=honest_under(oracle))
     if found.status == "pass":
         return
-    hello, requirement = host.hello(), load_requirements().get(check.requirement)
-    message = found.message.splitlines()[0] if found.message else found.failure
-    saved = CaseFile(
-        spec_version=spec_version(),
-        requirement=check.requirement,
-        slug=requirement.slug if requirement else "",
-        check=check.name,
-        case=found.case,
-        subject=hello.name,
-        subject_version=hello.version,
-        message=message,
-        kind=found.failure,
-    )
+    requirement = load_requirements().get(check.requirement)
+    saved = case_file(found, requirement.slug if requirement else "", host.hello())
     finds.saved.append(save_case(out, saved).name)
-    finds.messages.append(message)
+    finds.messages.append(saved.message)

@@ -25,6 +25,7 @@ from kvref_conformance.claims import Claims
 from kvref_conformance.host import Host
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.runner.evaluate import Evidence, evaluate, plan
+from kvref_conformance.runner.failures import NOT_RUN
 from kvref_conformance.runner.suite import Progress, Settings
 from kvref_conformance.runner.target import Target
 
@@ -90,7 +91,8 @@ def run_under_pytest(
 ) -> tuple[list[Evidence], list[str]]:
     """Run every (check, case) and return the evidence in the order of the plan, and what broke.
 
-    `workers` processes run the items, 0 meaning this one.
+    A case that did not run has failed (KV-CONF-009 skip-is-not-pass). `workers` processes run the items, 0
+    meaning this one.
     Raises: KeyboardInterrupt where the run was interrupted.
     """
     items = named_plan(settings.claims(declared), verbs, settings)
@@ -114,7 +116,7 @@ def run_under_pytest(
     missing = [name for name in items if name not in gathering.evidence]
     if missing and not gathering.broken:
         gathering.broken.append(f"{len(missing)} of {len(items)} items gave no evidence, {missing[0]} first")
-    return [gathering.evidence[name] for name in items if name in gathering.evidence], gathering.broken
+    return [gathering.evidence.get(name) or _not_run(*items[name]) for name in items], gathering.broken
 
 
 def named_plan(claims: Claims, verbs: tuple[str, ...], settings: Settings) -> dict[str, tuple[Check, Case]]:
@@ -203,6 +205,10 @@ def _own_environment() -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+def _not_run(check: Check, case: Case) -> Evidence:
+    return Evidence(check.requirement, check.name, case, "fail", "the case did not run", NOT_RUN)
 
 
 def _evidence(data: Mapping[str, Any]) -> Evidence:

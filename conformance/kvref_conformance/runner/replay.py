@@ -17,7 +17,8 @@ from kvref_conformance.report.model import Picture
 from kvref_conformance.requirements import load_requirements, spec_version
 from kvref_conformance.runner.casefile import CaseFile
 from kvref_conformance.runner.evaluate import Evidence, evaluate
-from kvref_conformance.runner.suite import Settings, diagnose, draw_failure
+from kvref_conformance.runner.failures import diagnose, draw_failure
+from kvref_conformance.runner.suite import Settings
 
 #: Entries of an integer tensor that are printed.
 SHOWN = 24

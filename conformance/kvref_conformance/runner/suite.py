@@ -7,26 +7,22 @@ same `conclude`.
 Realises: KV-CONF-003 claims-are-checked, KV-CONF-006 honest-verdicts.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import kvref
 from kvref_conformance.cases import Level
 from kvref_conformance.checks import all_checks
-from kvref_conformance.checks.check import Check
 from kvref_conformance.claims import Claims
-from kvref_conformance.contracts import VERBS, Call
+from kvref_conformance.contracts import VERBS
 from kvref_conformance.host import Hello, Host
 from kvref_conformance.oracle import Oracle
-from kvref_conformance.report.model import Failure, KnownResult, Picture, Report, RequirementResult
+from kvref_conformance.report.model import KnownResult, Report, RequirementResult
 from kvref_conformance.requirements import Requirement, load_requirements, spec_version
-from kvref_conformance.runner.casefile import CaseFile, save_case
 from kvref_conformance.runner.evaluate import Evidence, evaluate, plan
-from kvref_conformance.runner.honest import honest_under
+from kvref_conformance.runner.failures import Examiner
 from kvref_conformance.runner.known_failures import KnownFailure, settle
-from kvref_conformance.runner.readmap import picture
-from kvref_conformance.runner.shrink import shrink
 from kvref_conformance.runner.survey import Survey, survey
 from kvref_conformance.runner.verdict import claimed_share, deviations, judge
 
@@ -115,7 +111,9 @@ def conclude(
     """Turn evidence into the report: make failures small, judge the areas, settle the known failures."""
     spec = load_requirements()
     oracle = Oracle(settings.claims(declared))
-    results = [_result(group, spec, host, hello, oracle, settings) for group in _grouped(evidence, spec)]
+    rings = {check.name: check.ring for check in all_checks()}
+    examiner = Examiner(host, hello, oracle, settings.smallest, settings.finds, settings.replay_command)
+    results = [_result(group, spec, rings, examiner) for group in _grouped(evidence, spec)]
     wanted = settings.areas or tuple(VERBS)
     areas = tuple(
         judge(
@@ -167,22 +165,12 @@ def _grouped(evidence: Sequence[Evidence], spec: dict[str, Requirement]) -> list
 
 
 def _result(
-    group: list[Evidence],
-    spec: dict[str, Requirement],
-    host: Host,
-    hello: Hello,
-    oracle: Oracle,
-    settings: Settings,
+    group: list[Evidence], spec: dict[str, Requirement], rings: Mapping[str, str], examiner: Examiner
 ) -> RequirementResult:
     first = group[0]
     requirement = spec.get(first.requirement)
-    failing = [item for item in group if item.status == "fail"]
-    rings = {check.name: check.ring for check in all_checks()}
     slug = requirement.slug if requirement else ""
-    failure = None
-    if failing:
-        smallest = min(failing, key=lambda item: item.case.size())
-        failure = _failure(smallest, slug, host, hello, oracle, settings)
+    failing = [item for item in group if item.status == "fail"]
     return RequirementResult(
         requirement=first.requirement,
         slug=slug,
@@ -192,77 +180,8 @@ def _result(
         cases=len(group),
         failed=len(failing),
         margin=round(max((i.margin for i in group if i.status == "pass"), default=0.0), 4),
-        failure=failure,
+        failure=examiner.examine(failing, slug) if failing else None,
     )
-
-
-def _failure(
-    found: Evidence, slug: str, host: Host, hello: Hello, oracle: Oracle, settings: Settings
-) -> Failure:
-    """Make one failure small, draw it, diagnose it, and save the file that replays it."""
-    check = _check_of(found)
-    drawn: Picture | None = None
-    as_if: tuple[str, ...] = ()
-    if settings.smallest:
-        smaller = shrink(check, found.case, host, oracle, honest=honest_under(oracle))
-        if smaller.status == "fail":
-            found = smaller
-            drawn = draw_failure(found, host, oracle.claims)
-            as_if = diagnose(found, oracle.claims)
-        else:
-            found = replace(found, message=f"{found.message} (not again when asked once more)")
-    message = found.message.splitlines()[0] if found.message else found.failure
-    name, replay = None, None
-    if settings.finds is not None:
-        case = CaseFile(
-            spec_version=spec_version(),
-            requirement=found.requirement,
-            slug=slug,
-            check=found.check,
-            case=found.case,
-            subject=hello.name,
-            subject_version=hello.version,
-            message=message,
-            kind=found.failure,
-        )
-        name = save_case(settings.finds, case).name
-        replay = settings.replay_command(f"{settings.finds.name}/{name}")
-    return Failure(
-        message=message,
-        kind=found.failure,
-        check=found.check,
-        case=found.case.to_dict(),
-        as_if=as_if,
-        find=name,
-        replay=replay,
-        picture=drawn,
-    )
-
-
-def diagnose(found: Evidence, claims: Claims) -> tuple[str, ...]:
-    """Return the sentences of the museum's faults that give the same answer on this input."""
-    from kvref_conformance.museum.diagnose import diagnose as match
-
-    if found.call is None or found.answer is None:
-        return ()
-    return tuple(m.sentence for m in match(found.call, found.answer, found.requirement, claims))
-
-
-def draw_failure(found: Evidence, host: Host, claims: Claims) -> Picture | None:
-    """Return the cache of a failing input with what was read; None where there is nothing to draw."""
-    call: Call | None = found.call
-    if call is None or "q" not in call.tensors or not call.tensors["q"].size:
-        return None
-    where = found.detail.get("where", [])
-    token, head = (where[0], where[1]) if len(where) >= 2 else (0, 0)
-    return picture(call, None if found.failure else host, claims, int(token), int(head))
-
-
-def _check_of(found: Evidence) -> Check:
-    for check in all_checks():
-        if (check.requirement, check.name) == (found.requirement, found.check):
-            return check
-    raise LookupError(f"no check {found.check} for {found.requirement}")
 
 
 def _light(found: Evidence) -> Evidence:

@@ -25,9 +25,9 @@ CONFORMANT, NOT_CONFORMANT, USAGE, BROKEN, UNEXPECTED_PASS = 0, 1, 2, 3, 4
 #: What each exit code means, as `--help` prints it.
 EXIT_CODES = {
     CONFORMANT: "every asked area is conformant, or fails only as the known-failures file says",
-    NOT_CONFORMANT: "an asked area is not conformant, or a fuzz run found something",
-    USAGE: "the command line or a file it names is wrong",
-    BROKEN: "the subject could not be started or spoken to, or the suite itself failed",
+    NOT_CONFORMANT: "an asked area is not conformant or not claimed, or a fuzz run found something",
+    USAGE: "the command line, or a file it names, is wrong",
+    BROKEN: "the subject cannot be started or spoken to, or the suite itself failed",
     UNEXPECTED_PASS: "an entry of the known-failures file passes: delete it",
 }
 _WHOLE_DOMAIN = {"dtypes": ALL_DTYPES, "head_dims": ALL_HEAD_DIMS, "block_sizes": ALL_BLOCK_SIZES}

@@ -1,0 +1,129 @@
+"""From the failing cases of a requirement to one failure that a person can work with.
+
+The smallest failing case is made smaller still, drawn, and saved as a file that replays it. The diagnosis
+looks at a large failing case first, where few faults agree, and keeps what also explains the small one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from kvref_conformance.checks import all_checks
+from kvref_conformance.checks.check import Check
+from kvref_conformance.claims import Claims
+from kvref_conformance.host import Hello, Host
+from kvref_conformance.oracle import Oracle
+from kvref_conformance.report.model import Failure, Picture
+from kvref_conformance.requirements import spec_version
+from kvref_conformance.runner.casefile import CaseFile, save_case
+from kvref_conformance.runner.evaluate import Evidence, evaluate
+from kvref_conformance.runner.honest import honest_under
+from kvref_conformance.runner.readmap import picture
+from kvref_conformance.runner.shrink import shrink
+
+#: The kind of failure of a case that was planned and gave no evidence.
+NOT_RUN = "not run"
+#: Failures of one run that are diagnosed; a subject that is wrong everywhere needs no fortieth diagnosis.
+DIAGNOSES = 16
+
+
+@dataclass
+class Examiner:
+    """Looks into the failures of one subject."""
+
+    host: Host
+    hello: Hello
+    oracle: Oracle
+    smallest: bool
+    """Whether to make failures small, draw and diagnose them; that calls the subject again."""
+    finds: Path | None
+    """Folder for the files that replay failures; None: write none."""
+    replay_command: Callable[[str], str]
+    _diagnosed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Requirement -> what its failure looks like, the same in every area."""
+
+    def examine(self, failing: Sequence[Evidence], slug: str) -> Failure:
+        """Return the failure of one requirement in one area."""
+        ran = [found for found in failing if found.failure != NOT_RUN]
+        if not ran or not self.smallest:
+            return self._record(min(failing, key=lambda found: found.case.size()), slug)
+        found = min(ran, key=lambda found: found.case.size())
+        smaller = shrink(
+            check_of(found), found.case, self.host, self.oracle, honest=honest_under(self.oracle)
+        )
+        if smaller.status == "pass":
+            return self._record(
+                replace(found, message=f"{_first_line(found)} (not again when asked once more)"), slug
+            )
+        drawn = draw_failure(smaller, self.host, self.oracle.claims)
+        large = max(ran, key=lambda found: found.case.size())
+        return self._record(smaller, slug, self._as_if(large, smaller), drawn)
+
+    def _as_if(self, large: Evidence, small: Evidence) -> tuple[str, ...]:
+        name = small.requirement
+        if name not in self._diagnosed and len(self._diagnosed) < DIAGNOSES:
+            again = evaluate(check_of(large), large.case, self.host, self.oracle)
+            here, there = diagnose(again, self.oracle.claims), diagnose(small, self.oracle.claims)
+            self._diagnosed[name] = tuple(s for s in here if s in there) or here or there
+        return self._diagnosed.get(name, ())
+
+    def _record(
+        self, found: Evidence, slug: str, as_if: tuple[str, ...] = (), drawn: Picture | None = None
+    ) -> Failure:
+        name = None
+        if self.finds is not None:
+            saved = case_file(found, slug, self.hello)
+            name = save_case(self.finds, saved).name
+        return Failure(
+            message=_first_line(found),
+            kind=found.failure,
+            check=found.check,
+            case=found.case.to_dict(),
+            as_if=as_if,
+            find=name,
+            replay=self.replay_command(f"{self.finds.name}/{name}") if self.finds and name else None,
+            picture=drawn,
+        )
+
+
+def case_file(found: Evidence, slug: str, hello: Hello) -> CaseFile:
+    """Return the file that replays a piece of evidence."""
+    return CaseFile(
+        spec_version=spec_version(),
+        requirement=found.requirement,
+        slug=slug,
+        check=found.check,
+        case=found.case,
+        subject=hello.name,
+        subject_version=hello.version,
+        message=_first_line(found),
+        kind=found.failure,
+    )
+
+
+def diagnose(found: Evidence, claims: Claims) -> tuple[str, ...]:
+    """Return the sentences of the museum's faults that give the same answer on this input."""
+    from kvref_conformance.museum.diagnose import diagnose as match
+
+    if found.status == "pass" or found.call is None or found.answer is None:
+        return ()
+    return tuple(m.sentence for m in match(found.call, found.answer, found.requirement, claims))
+
+
+def draw_failure(found: Evidence, host: Host, claims: Claims) -> Picture | None:
+    """Return the cache of a failing input with what was read; None where there is nothing to draw."""
+    call = found.call
+    if call is None or "q" not in call.tensors or not call.tensors["q"].size:
+        return None
+    where = found.detail.get("where", [])
+    token, head = (where[0], where[1]) if len(where) >= 2 else (0, 0)
+    return picture(call, None if found.failure else host, claims, int(token), int(head))
+
+
+def check_of(found: Evidence) -> Check:
+    """Return the check that a piece of evidence is from."""
+    return next(c for c in all_checks() if (c.requirement, c.name) == (found.requirement, found.check))
+
+
+def _first_line(found: Evidence) -> str:
+    return found.message.splitlines()[0] if found.message else found.failure

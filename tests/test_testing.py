@@ -1,0 +1,349 @@
+"""Asserts for other people's tests: right kernels pass, wrong ones fail with a reason."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvref.testing
+from kvref.arrays import Array, dtype_of
+from kvref.attention.arithmetic import Arithmetic
+from kvref.attention.dense import attention
+from kvref.attention.merge import State, merge
+from kvref.attention.paged import paged_attention, write_kv
+from kvref.errors import BlockTableError
+from kvref.testing import assert_attention, assert_merge, assert_paged_attention, assert_write_kv
+
+SCALE, BLOCK, WINDOW = 0.3, 16, 20
+HEADS, KV_HEADS, WIDTH = 6, 2, 64
+SEQ_LENS, QUERY_LENS = (37, 64, 18), (1, 7, 18)
+
+
+def drawn(*shape: int, seed: int, dtype: str = "bfloat16") -> Array:
+    """Return random numbers of about unit size, rounded to a dtype."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype_of(dtype))
+
+
+class Batch:
+    """One ragged batch over scattered blocks, everything outside the contexts NaN."""
+
+    def __init__(
+        self,
+        dtype: str = "bfloat16",
+        seq_lens: tuple[int, ...] = SEQ_LENS,
+        query_lens: tuple[int, ...] = QUERY_LENS,
+    ) -> None:
+        needed = [-(-n // BLOCK) for n in seq_lens]
+        num_blocks = sum(needed) + 3
+        order = np.random.default_rng(7).permutation(num_blocks)
+        self.q = drawn(sum(query_lens), HEADS, WIDTH, seed=1, dtype=dtype)
+        self.k_cache = np.full((num_blocks, BLOCK, KV_HEADS, WIDTH), np.nan, self.q.dtype)
+        self.v_cache = self.k_cache.copy()
+        tables = np.full((len(seq_lens), max(needed) + 1), order[-1], np.int32)
+        for request, count in enumerate(needed):
+            tables[request, :count], order = order[:count], order[count:]
+            at = np.arange(seq_lens[request])
+            place = tables[request, at // BLOCK], at % BLOCK
+            self.k_cache[place] = drawn(len(at), KV_HEADS, WIDTH, seed=10 + request, dtype=dtype)
+            self.v_cache[place] = drawn(len(at), KV_HEADS, WIDTH, seed=20 + request, dtype=dtype)
+        self.lengths = {
+            "block_tables": tables,
+            "seq_lens": np.array(seq_lens, np.int32),
+            "query_start_loc": np.concatenate([[0], np.cumsum(query_lens)]).astype(np.int32),
+        }
+
+    def answer(self, *, scale: float = SCALE, **variant: Any) -> State:
+        """Return what a right kernel gives: the reference, rounded to the dtype of q."""
+        caches = self.k_cache, self.v_cache
+        state = paged_attention(self.q, *caches, **self.lengths, scale=scale, **variant)  # type: ignore[arg-type]
+        return State(state.out.astype(self.q.dtype), state.lse.astype(np.float32))
+
+    def check(self, out: Any, *, lse: Any = None, window: int | None = None, **rest: Any) -> None:
+        """Assert that an output is right."""
+        assert_paged_attention(
+            out,
+            self.q,
+            self.k_cache,
+            self.v_cache,
+            **self.lengths,
+            scale=SCALE,
+            lse=lse,
+            window=window,
+            **rest,
+        )
+
+
+def torch_kernel(batch: Batch) -> Any:
+    """A kernel in torch: float32 inside, P and the output rounded to bfloat16, two splits merged."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from kvref_conformance.host.bridges import lend
+
+    q, k_cache, v_cache = (lend(x, "torch") for x in (batch.q, batch.k_cache, batch.v_cache))
+    tables, starts = batch.lengths["block_tables"], batch.lengths["query_start_loc"]
+    rows = []
+    for request, n in enumerate(batch.lengths["seq_lens"].tolist()):
+        at = np.arange(n)
+        place = tables[request, at // BLOCK].tolist(), (at % BLOCK).tolist()
+        k = k_cache[place].float().repeat_interleave(HEADS // KV_HEADS, 1)
+        v = v_cache[place].float().repeat_interleave(HEADS // KV_HEADS, 1)
+        queries = q[int(starts[request]) : int(starts[request + 1])].float()
+        t = torch.arange(n - len(queries), n)
+        logits = SCALE * torch.einsum("qhd,nhd->hqn", queries, k)
+        logits = logits.masked_fill(torch.arange(n)[None, :] > t[:, None], float("-inf"))
+        out, lse = None, None
+        for part in (slice(0, n // 2), slice(n // 2, n)):
+            piece = logits[..., part]
+            peak = piece.amax(-1, keepdim=True).clamp_min(-1e30)
+            p = (piece - peak).exp()
+            total = p.sum(-1, keepdim=True)
+            one = torch.einsum("hqn,nhd->hqd", p.bfloat16().float(), v[part]) / total.clamp_min(1e-30)
+            own = (peak + total.log())[..., 0]
+            if out is None:
+                out, lse = one, own
+            else:
+                both = torch.logaddexp(lse, own)
+                out = out * (lse - both).exp()[..., None] + one * (own - both).exp()[..., None]
+        rows.append(out.transpose(0, 1))
+    return torch.cat(rows).bfloat16()
+
+
+def test_a_right_torch_kernel_passes_on_its_own_tensors() -> None:
+    """bfloat16 tensors as they are: no conversion, no tolerance to pick."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    from kvref_conformance.host.bridges import lend
+
+    batch = Batch()
+    out = torch_kernel(batch)
+    given = [lend(x, "torch") for x in (batch.q, batch.k_cache, batch.v_cache)]
+    lengths = {name: lend(x, "torch") for name, x in batch.lengths.items()}
+    assert_paged_attention(out, *given, **lengths, scale=SCALE)
+
+
+def test_a_right_jax_array_passes() -> None:
+    """The same for jax."""
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    batch = Batch("float32")
+    batch.check(jax.numpy.asarray(batch.answer().out))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_rounded_reference_passes_in_every_dtype(dtype: str) -> None:
+    """With its lse, and with a window."""
+    batch = Batch(dtype)
+    for window in (None, WINDOW):
+        state = batch.answer(window=window)
+        batch.check(state.out, lse=state.lse, window=window)
+
+
+#: Fault -> (the variant asked for, how a wrong output is made, what the message says it is like).
+FAULTS: dict[str, tuple[dict[str, Any], Callable[[Batch], Array], str]] = {
+    "window one too many": (
+        {"window": WINDOW},
+        lambda b: b.answer(window=WINDOW + 1).out,
+        "the window held one more token",
+    ),
+    "window one too few": (
+        {"window": WINDOW},
+        lambda b: b.answer(window=WINDOW - 1).out,
+        "the window held one token less",
+    ),
+    "window ignored": ({"window": WINDOW}, lambda b: b.answer().out, "the window was ignored"),
+    "scale twice": ({}, lambda b: b.answer(scale=SCALE**2).out, "the scale was applied twice"),
+    "scale replaced": (
+        {},
+        lambda b: b.answer(scale=WIDTH**-0.5).out,
+        "the scale that was passed was replaced by head_dim ** -0.5",
+    ),
+    "heads tiled": ({}, lambda b: tiled_heads(b), "query head h read kv head h % num_kv_heads"),
+    "last token missing": ({}, lambda b: one_token_short(b), "the last token of the context was missing"),
+    "softcap ignored": ({"softcap": 3.0}, lambda b: b.answer().out, "the soft cap was ignored"),
+    "sink dropped": (
+        {"sinks": np.full(HEADS, 2.0)},
+        lambda b: b.answer().out,
+        "the sink was left out of the denominator",
+    ),
+    "slopes with the wrong sign": (
+        {"alibi_slopes": np.linspace(0.05, 0.3, HEADS)},
+        lambda b: b.answer(alibi_slopes=-np.linspace(0.05, 0.3, HEADS)).out,
+        "the ALiBi bias had the opposite sign",
+    ),
+}
+
+
+def tiled_heads(batch: Batch) -> Array:
+    """Return the output of a kernel that pairs query head h with kv head h % num_kv_heads."""
+    order = np.argsort(np.arange(HEADS) % KV_HEADS, kind="stable")
+    other = Batch()
+    other.q = batch.q[:, order]
+    out = np.empty_like(batch.q)
+    out[:, order] = other.answer().out
+    return out
+
+
+def one_token_short(batch: Batch) -> Array:
+    """Return the output of a kernel that stops one token early."""
+    other = Batch()
+    visible = []
+    for n, n_q in zip(SEQ_LENS, QUERY_LENS, strict=True):
+        t, j = np.arange(n - n_q, n)[:, None], np.arange(n)[None, :]
+        visible.append(((j <= t) & (j < n - 1)).ravel())
+    return other.answer(mask=np.concatenate(visible)).out
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_fails_and_is_named(fault: str) -> None:
+    """The message says where, how far, and what it looks like."""
+    variant, wrong, said = FAULTS[fault]
+    batch = Batch()
+    with pytest.raises(AssertionError) as caught:
+        batch.check(wrong(batch), **variant)
+    message = str(caught.value)
+    assert message.startswith("request ")
+    assert ", channel " in message
+    assert " outside" in message
+    assert f"as if: {said}" in message, message
+
+
+def test_zeros_at_a_long_context_fail() -> None:
+    """The mean of many values is small: an absolute tolerance of 1e-2 would take zeros for it."""
+    batch = Batch("float32", seq_lens=(4000, 4095), query_lens=(1, 1))
+    out = batch.answer(scale=1e-3).out
+    assert np.abs(out).max() < 0.1
+    with pytest.raises(AssertionError, match="outside"):
+        assert_paged_attention(
+            np.zeros_like(out), batch.q, batch.k_cache, batch.v_cache, **batch.lengths, scale=1e-3
+        )
+
+
+def test_nan_fails() -> None:
+    """A comparison that NaN slips through is no comparison."""
+    batch = Batch("float32")
+    out = batch.answer().out.copy()
+    out[3, 2, 5] = np.nan
+    with pytest.raises(AssertionError, match=r"request 1, token 3, head 2, channel 5: out = nan"):
+        batch.check(out)
+
+
+def test_the_lse_is_held_too() -> None:
+    """In nats; a base-2 lse is far outside."""
+    batch = Batch("float32")
+    state = batch.answer()
+    with pytest.raises(AssertionError, match="lse = "):
+        batch.check(state.out, lse=state.lse / np.log(2))
+
+
+def test_a_declared_arithmetic_decides_the_bound() -> None:
+    """What a bfloat16 accumulation may give is refused by the strict default, and taken as declared."""
+    batch = Batch()
+    out = (batch.answer().out.astype(np.float64) * (1 + 2.0**-5)).astype(batch.q.dtype)
+    with pytest.raises(AssertionError):
+        batch.check(out)
+    batch.check(out, arithmetic=Arithmetic(scores="bfloat16", accumulate="bfloat16"))
+
+
+def test_another_shape_is_a_failure_and_another_table_an_error() -> None:
+    """The first is the kernel's fault, the second the test's."""
+    batch = Batch("float32")
+    out = batch.answer().out
+    with pytest.raises(AssertionError, match=r"out has shape .*, expected \[26, 6, 64\]"):
+        batch.check(out.transpose(1, 0, 2))
+    batch.lengths["block_tables"] = batch.lengths["block_tables"] + 1000
+    with pytest.raises(BlockTableError, match="KV-ATTN-014"):
+        batch.check(out)
+
+
+def test_a_sample_has_the_ends_of_every_request_and_says_what_it_is() -> None:
+    """A long prefill is checked in a fixed sample; a fault in a last token is always seen."""
+    batch = Batch("float32")
+    out = batch.answer().out.copy()
+    out[7] += 1.0  # the last token of request 1
+    with pytest.raises(AssertionError, match=r"token 7, .*; 8 of 26 query tokens were checked"):
+        batch.check(out, max_rows=8)
+    with pytest.raises(AssertionError, match=r"1 of 26 query tokens were checked"):
+        batch.check(out, rows=[7])
+    batch.check(out, rows=[0, 3])
+
+
+def test_only_the_blocks_in_use_of_a_large_cache_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache on a device may be larger than the host's memory."""
+    batch = Batch("float32")
+    state = batch.answer()
+    monkeypatch.setattr(kvref.testing, "_WHOLE_CACHE", 1)
+    batch.check(state.out, lse=state.lse)
+    with pytest.raises(AssertionError):
+        batch.check(state.out + 1)
+
+
+def test_dense_attention_is_held_the_same_way() -> None:
+    """Packed keys and values, values narrower than keys."""
+    q, k = drawn(9, HEADS, WIDTH, seed=1), drawn(30, KV_HEADS, WIDTH, seed=2)
+    v = drawn(30, KV_HEADS, 32, seed=3)
+    lengths = {"query_start_loc": [0, 4, 9], "seq_lens": [17, 13]}
+    out = attention(q, k, v, **lengths, scale=SCALE).out.astype(q.dtype)
+    assert_attention(out, q, k, v, **lengths, scale=SCALE)
+    out[4] *= -1
+    with pytest.raises(AssertionError, match="request 1, token 4"):
+        assert_attention(out, q, k, v, **lengths, scale=SCALE)
+
+
+def written(slots: list[int], dtype: str = "bfloat16") -> tuple[dict[str, Any], Array, Array]:
+    """Return a write's arguments and the caches as they should be afterwards."""
+    before = [drawn(3, 4, 2, 8, seed=seed, dtype=dtype) for seed in (1, 2)]
+    new = [drawn(len(slots), 2, 8, seed=seed, dtype="float32") for seed in (3, 4)]
+    after = [x.copy() for x in before]
+    write_kv(*new, *after, slot_mapping=slots)
+    given = dict(zip(("k", "v", "k_cache_before", "v_cache_before"), (*new, *before), strict=True))
+    return {**given, "slot_mapping": slots}, after[0], after[1]
+
+
+def test_a_write_is_held_bit_for_bit() -> None:
+    """Rounded to the cache's dtype, a negative slot skipped."""
+    given, k_after, v_after = written([5, -1, 0])
+    assert_write_kv(k_after, v_after, **given)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (lambda k, v: v.__setitem__((1, 1), 0), "slot 5, token 0 belongs there"),
+        (lambda k, v: k.__setitem__((2, 3), 0), "slot 11, no token belongs there"),
+        (lambda k, v: k.__setitem__((0, 0), v[0, 0]), "k_cache[0, 0, 0, "),
+    ],
+)
+def test_a_wrong_write_names_the_slot(break_it: Callable[[Array, Array], None], said: str) -> None:
+    """And says whether a token belongs there."""
+    given, k_after, v_after = written([5, -1, 0])
+    break_it(k_after, v_after)
+    with pytest.raises(AssertionError) as caught:
+        assert_write_kv(k_after, v_after, **given)
+    assert said in str(caught.value)
+
+
+def test_a_cache_of_another_form_is_a_failure() -> None:
+    """A kernel that returns float32 has not written the cache."""
+    given, k_after, v_after = written([5, -1, 0])
+    with pytest.raises(AssertionError, match="expected bfloat16"):
+        assert_write_kv(k_after.astype(np.float32), v_after, **given)
+
+
+def test_a_merge_is_held_and_its_empty_parts_too() -> None:
+    """An empty part changes nothing; a merge that ignores the weights fails."""
+    a = State(drawn(4, 2, 8, seed=1, dtype="float32"), drawn(4, 2, seed=2, dtype="float32"))
+    b = State(drawn(4, 2, 8, seed=3, dtype="float32"), drawn(4, 2, seed=4, dtype="float32"))
+    b.out[1], b.lse[1] = 0, -np.inf
+    out, lse = (x.astype(np.float32) for x in merge(State(*(x.astype(np.float64) for x in a)), b))
+    assert_merge(out, lse, *a, *b)
+    with pytest.raises(AssertionError, match="out = "):
+        assert_merge((a.out + b.out) / 2, lse, *a, *b)
+    with pytest.raises(AssertionError, match="lse = "):
+        assert_merge(out, np.maximum(a.lse, b.lse), *a, *b)
+
+
+def test_importing_it_brings_in_no_suite() -> None:
+    """A test module that imports kvref.testing stays light until an assert is called."""
+    import subprocess
+
+    line = "import sys, kvref.testing; sys.exit('kvref_conformance' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", line], check=False).returncode == 0
