@@ -104,7 +104,8 @@ class GroupRoundedToPowerOfTwo(Tiled):
     def kv_heads(self, num_q_heads: int, num_kv_heads: int) -> Array:
         """Return h shifted right."""
         group = num_q_heads // num_kv_heads
-        return np.minimum(np.arange(num_q_heads) >> (group.bit_length() - 1), num_kv_heads - 1)
+        head = np.arange(num_q_heads) >> (group.bit_length() - 1)
+        return np.asarray(np.minimum(head, num_kv_heads - 1))
 
 
 @exhibit(

@@ -18,7 +18,7 @@ _MERGE = ("merge_attention_states",)
     seen_in=("sgl-project/sglang#35045",),
     breaks=("KV-ATTN-030",),
     may_also_break=("KV-ATTN-007", "KV-ATTN-033", "KV-ATTN-034", "KV-ATTN-035"),
-    features=("lse", "sinks"),
+    features=("lse",),
 )
 class LseInBits(Tiled):
     """The kernel returns log2 of the total weight and does not say so.
