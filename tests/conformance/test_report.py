@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from kvref.attention.arithmetic import Arithmetic
 from kvref.errors import ArgumentError
 from kvref_conformance.contracts import VERBS
 from kvref_conformance.host.inprocess import InProcessHost
@@ -134,7 +135,7 @@ PICTURE = Picture(
     head=0,
     block_size=4,
     num_blocks=4,
-    owners=((2, 1, 0), (0, 1, 1), (3, 0, 0)),
+    owners=((2, 1, 0, 4), (0, 1, 1, 1), (3, 0, 0, 2)),
     should=(8, 9, 10),
     read=(9, 10, 4),
 )
@@ -145,6 +146,7 @@ def test_every_slot_is_of_one_class() -> None:
     kinds = [classify(PICTURE, slot) for slot in (9, 8, 4, 11, 12, 5)]
     assert kinds == ["hit", "missed", "stray", "live", "other", "dead"]
     assert set(kinds) == set(LEGEND)
+    assert [classify(PICTURE, slot) for slot in (1, 14)] == ["dead", "dead"]  # past the length
 
 
 def test_where_nothing_is_known_to_have_been_read_nothing_is_called_missed() -> None:
@@ -274,3 +276,27 @@ def test_numbers_of_numpy_become_numbers_of_json(report: Report) -> None:
     (first, *rest) = report.requirements
     odd = replace(report, requirements=(replace(first, margin=np.float32(0.5)), *rest))
     assert odd.to_dict()["requirements"][0]["margin"] == 0.5
+
+
+def test_the_inferred_arithmetic_stands_beside_the_declared_one() -> None:
+    """KV-CONF-018: what the answers show, stage by stage, for each claimed dtype."""
+    settings = replace(SETTINGS, areas=("paged_attention",), rings=(), survey=True)
+    made = run_suite(InProcessHost(WideWindow), settings=settings)
+    assert made.inferred["float32"]["accumulate"] == "float32"
+    assert made.disagreements == ()
+    assert made.survivors == ()
+    assert "float32" in to_html(made)
+
+
+def test_a_lax_declaration_is_called_lax_and_says_what_it_lets_through() -> None:
+    """Nobody hides behind a wide bound: the faults that fit into it are named."""
+
+    class Lax(WideWindow):
+        claims = replace(WideWindow.claims, arithmetic=Arithmetic(accumulate="bfloat16", scores="bfloat16"))
+
+    settings = replace(SETTINGS, areas=("paged_attention",), rings=(), survey=True)
+    made = run_suite(InProcessHost(Lax), settings=settings)
+    assert any("accumulate is declared bfloat16, the answers show float32" in w for w in made.disagreements)
+    assert "ScaleTwice" in made.survivors
+    for form in (to_html, to_markdown):
+        assert "ScaleTwice" in form(made)

@@ -51,21 +51,22 @@ def classify(picture: Picture, slot: int) -> str:
         return "missed" if should else "stray"
     if should:
         return "hit"
-    owners = [owner for owner in picture.owners if owner[0] == slot // picture.block_size]
     if not picture.owners:
         return "live"
-    if any(request == picture.request for _, request, _ in owners):
+    block, offset = divmod(slot, picture.block_size)
+    holders = [request for at, request, _, tokens in picture.owners if at == block and offset < tokens]
+    if picture.request in holders:
         return "live"
-    return "other" if owners else "dead"
+    return "other" if holders else "dead"
 
 
 def _rows(picture: Picture, columns: int) -> Iterator[tuple[str, int, int]]:
     """Yield (label, first slot, slots) of every row: the request's own blocks first, in table order."""
-    own = sorted((index, block) for block, request, index in picture.owners if request == picture.request)
+    own = sorted((entry, block) for block, request, entry, _ in picture.owners if request == picture.request)
     order = [block for _, block in own]
-    labels = {block: f"block {block} (entry {index})" for index, block in own}
-    for block, request, index in picture.owners:
-        labels.setdefault(block, f"block {block} (r{request}, {index})")
+    labels = {block: f"block {block} (entry {entry})" for entry, block in own}
+    for block, request, *_ in picture.owners:
+        labels.setdefault(block, f"block {block} (request {request})")
     rest = [block for block in range(picture.num_blocks) if block not in order]
     for block in [*order, *rest]:
         start = block * picture.block_size

@@ -1,6 +1,7 @@
 """The report as one HTML page that needs nothing from anywhere else."""
 
 import json
+import re
 from collections.abc import Iterable
 from html import escape
 from typing import Any
@@ -83,7 +84,7 @@ def _article(report: Report, result: RequirementResult) -> str:
     count = f"{result.failed} of {result.cases} cases in {result.area}"
     parts = [f"<h3>{escape(heading)} <span class='quiet'>{escape(count)}</span></h3>"]
     if text := report.requirement_texts.get(result.requirement):
-        parts.append(f"<p>{escape(text)}</p>")
+        parts.append(f"<p>{_prose(text)}</p>")
     if failure is not None:
         kind = f"{failure.kind}: " if failure.kind else ""
         parts.append(f'<p class="bad">{escape(kind + failure.message)}</p>')
@@ -112,7 +113,8 @@ def _declared(report: Report) -> str:
     parts.append(_table(["fact", "declared", *(f"inferred for {dtype}" for dtype in dtypes)], rows))
     parts += [f'<p class="bad">{escape(line)}</p>' for line in report.disagreements]
     if report.survivors:
-        parts.append(f"<p>Would pass the numeric ring as declared: {escape(', '.join(report.survivors))}</p>")
+        names = escape(", ".join(report.survivors))
+        parts.append(f"<p>Faults that would pass under the declared arithmetic: {names}</p>")
     if report.known:
         rows = [[k.requirement, k.kind, k.outcome, escape(k.reason)] for k in report.known]
         parts += ["<h2>Known failures</h2>", _table(["requirement", "kind", "outcome", "reason"], rows)]
@@ -147,6 +149,11 @@ def _table(heads: list[str], rows: Iterable[list[str]], numeric_from: int = 99) 
 
 def _tag(kind: str, text: str) -> str:
     return f'<span class="{kind}">{escape(text)}</span>'
+
+
+def _prose(text: str) -> str:
+    """Escape a sentence of the spec, its backticks made code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _spelled(value: Any) -> str:

@@ -40,7 +40,7 @@ def to_markdown(report: Report) -> str:
     if report.disagreements or report.survivors:
         lines += ["## Arithmetic", ""]
         lines += [f"- {line}" for line in report.disagreements]
-        lines += [f"- would pass the numeric ring as declared: {name}" for name in report.survivors]
+        lines += [f"- faults that would pass as declared: {name}" for name in report.survivors]
         lines.append("")
     if report.known:
         lines += ["## Known failures", ""]

@@ -29,8 +29,8 @@ class Picture:
     head: int
     block_size: int
     num_blocks: int
-    owners: tuple[tuple[int, int, int], ...]
-    """(block, request, index of the block in that request's context) of every block that is in use."""
+    owners: tuple[tuple[int, int, int, int], ...]
+    """(block, request, entry of its block table, tokens held) of every block that is in use."""
     should: tuple[int, ...]
     """Slots of the attended set."""
     read: tuple[int, ...]
@@ -134,7 +134,7 @@ class Report:
     disagreements: tuple[str, ...]
     """Where the declared arithmetic and the inferred one differ, in words."""
     survivors: tuple[str, ...]
-    """Exhibits that the declared arithmetic would let pass in the numeric ring."""
+    """Exhibits of the museum that would pass under the declared arithmetic."""
     areas: tuple[AreaResult, ...]
     requirements: tuple[RequirementResult, ...]
     known: tuple[KnownResult, ...] = ()

@@ -18,12 +18,15 @@ def render(report: Report, console: Console, *, seconds: float | None = None) ->
     if report.failures or report.broken:
         console.print()
     console.print(_areas(report))
+    others = [area.area for area in report.areas if area.verdict == "not claimed"]
+    if others:
+        console.print(Text(f"not claimed: {', '.join(others)}", "dim"), soft_wrap=True)
     for area in report.areas:
         if area.reason:
             console.print(Text(f"{area.area}: {area.reason}"), soft_wrap=True)
     _print_declarations(report, console)
     _print_known(report, console)
-    console.print(Text(_summary(report, seconds), "bold"))
+    console.print(Text(_summary(report, seconds), "bold"), soft_wrap=True)
 
 
 def failure_lines(result: RequirementResult) -> list[str]:
@@ -52,16 +55,14 @@ def _print_failure(result: RequirementResult, console: Console) -> None:
 
 
 def _areas(report: Report) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("area", "verdict", "cases", "failed", "claimed share", "margin used"):
-        words = heading in ("area", "verdict")
-        table.add_column(heading, justify="left" if words else "right", no_wrap=heading == "verdict")
     shown = [area for area in report.areas if area.verdict != "not claimed"]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("area", min_width=max((len(area.area) for area in shown), default=0))
+    table.add_column("verdict", min_width=len("not conformant"))
+    for heading in ("cases", "failed", "claimed share", "margin used"):
+        table.add_column(heading, justify="right")
     for area in shown:
         table.add_row(*_row(area))
-    others = [area.area for area in report.areas if area.verdict == "not claimed"]
-    if others:
-        table.add_row(Text(", ".join(others), "dim"), Text("not claimed", "dim"))
     return table
 
 
@@ -89,9 +90,7 @@ def _print_declarations(report: Report, console: Console) -> None:
     for line in report.disagreements:
         console.print(Text(f"arithmetic: {line}", "yellow"), soft_wrap=True)
     if report.survivors:
-        console.print(
-            Text(f"would pass the numeric ring as declared: {', '.join(report.survivors)}", "yellow")
-        )
+        console.print(Text(f"faults that would pass as declared: {', '.join(report.survivors)}", "yellow"))
 
 
 def _print_known(report: Report, console: Console) -> None:

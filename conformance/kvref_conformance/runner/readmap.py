@@ -117,13 +117,12 @@ def _slots_of(call: Call, batch: Batch, request: int) -> Array:
     return np.asarray(table[positions // block_size].astype(np.int64) * block_size + positions % block_size)
 
 
-def _owners(call: Call, batch: Batch, block_size: int) -> list[tuple[int, int, int]]:
+def _owners(call: Call, batch: Batch, block_size: int) -> list[tuple[int, int, int, int]]:
     if call.verb == "attention":
         return []
     tables = np.asarray(call.tensors["block_tables"])
-    needed = -(-batch.seq_lens // block_size)
     return [
-        (int(tables[request, index]), request, index)
-        for request, count in enumerate(needed)
-        for index in range(int(count))
+        (int(tables[request, entry]), request, entry, min(int(n) - entry * block_size, block_size))
+        for request, n in enumerate(batch.seq_lens)
+        for entry in range(-(-int(n) // block_size))
     ]

@@ -104,7 +104,9 @@ def replay(case: CaseFile, host: Host, settings: Settings) -> Replay:
 
 
 def _reading(picture: Picture) -> list[str]:
-    table = sorted((index, block) for block, request, index in picture.owners if request == picture.request)
+    table = sorted(
+        (index, block) for block, request, index, _ in picture.owners if request == picture.request
+    )
     lines = [f"  token {picture.token}, head {picture.head} of request {picture.request}:"]
     if table:
         lines.append(f"    block table  {', '.join(str(block) for _, block in table)}")
