@@ -67,6 +67,25 @@ def batches(draw: st.DrawFn, *, max_len: int = 12, more_queries: bool = True) ->
     return ragged(draw(st.integers(0, 2**32)), seq_lens, query_lens, **heads)
 
 
+@st.composite
+def variants(draw: st.DrawFn, batch: Ragged) -> dict[str, Any]:
+    """Draw any combination of variants that fits a batch."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    num_q_heads, context = batch.q.shape[1], sum(batch.seq_lens)
+    pairs = sum(n * n_q for n, n_q in zip(batch.seq_lens, batch.query_lens, strict=True))
+    possible = {
+        "causal": draw(st.booleans()),
+        "window": draw(st.integers(1, 6)),
+        "chunk_size": draw(st.integers(1, 6)),
+        "softcap": draw(st.sampled_from([0.5, 2.0, 30.0])),
+        "sinks": rng.integers(-8, 9, num_q_heads) / 4.0,
+        "alibi_slopes": rng.integers(0, 5, num_q_heads) / 8.0,
+        "span_ids": np.repeat(rng.integers(-1, 3, context), 2)[:context],
+        "mask": rng.integers(0, 2, pairs) == 1,
+    }
+    return {name: possible[name] for name in draw(st.sets(st.sampled_from(sorted(possible)), max_size=4))}
+
+
 def scatter(batch: Ragged, block_size: int, seed: int, *, poison: float = np.nan) -> dict[str, Any]:
     """Place a batch's contexts in scrambled blocks; every other slot is poisoned, padding entries are −1."""
     rng = np.random.default_rng(seed)

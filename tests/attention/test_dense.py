@@ -7,54 +7,58 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Ragged, batches, ragged
+from strategies import Ragged, batches, ragged, variants
 
 from kvref.attention import dense
 from kvref.attention.bounds import REFERENCE, dense_bound, exceeds
 from kvref.attention.dense import attention, blend, no_cache_tokens_computed, softmax
 from kvref.errors import ArgumentError, DTypeError, LengthError, ShapeError
 
-VARIANTS = {
-    "causal": {},
-    "window": {"window": 4},
-    "chunked": {"chunk_size": 5},
-    "softcap": {"softcap": 1.5},
-    "window and softcap": {"window": 3, "softcap": 2.0},
-}
+
+def may_attend(variant: dict, spans: np.ndarray | None, t: int, j: int) -> bool:
+    """Say whether a query at t may attend to j, before the boolean mask."""
+    plain = j <= t if variant.get("causal", True) else True
+    plain &= variant.get("window") is None or t - j < variant["window"]
+    plain &= variant.get("chunk_size") is None or t // variant["chunk_size"] == j // variant["chunk_size"]
+    return plain or (spans is not None and t >= 0 and spans[t] >= 0 and spans[t] == spans[j])
 
 
 def literal(batch: Ragged, **variant) -> np.ndarray:
     """Attention as a triple loop over rows, heads and positions: the slowest thing that can be meant."""
     group = batch.q.shape[1] // batch.k.shape[1]
     out = np.zeros((*batch.q.shape[:2], batch.v.shape[2]))
+    masked = iter(variant.get("mask", ()))
     for request, (n, n_q) in enumerate(zip(batch.seq_lens, batch.query_lens, strict=True)):
-        k, v = (x[batch.context_start_loc[request] :][:n] for x in (batch.k, batch.v))
+        context = slice(*batch.context_start_loc[request : request + 2])
+        k, v = batch.k[context], batch.v[context]
+        spans = variant["span_ids"][context] if "span_ids" in variant else None
         for i in range(n_q):
             t = n - n_q + i
             row = batch.query_start_loc[request] + i
+            pairs = [may_attend(variant, spans, t, j) for j in range(n)]
+            if "mask" in variant:
+                pairs = [pair and next(masked) if pair else (next(masked), False)[1] for pair in pairs]
             for h in range(batch.q.shape[1]):
-                total = 0.0
-                for j in range(n):
-                    if j > t or (variant.get("window") and t - j >= variant["window"]):
-                        continue
-                    if variant.get("chunk_size") and t // variant["chunk_size"] != j // variant["chunk_size"]:
-                        continue
+                total = np.exp(variant["sinks"][h]) if "sinks" in variant else 0.0
+                for j in np.flatnonzero(pairs):
                     logit = batch.scale * float(batch.q[row, h] @ k[j, h // group])
                     if variant.get("softcap"):
                         logit = variant["softcap"] * np.tanh(logit / variant["softcap"])
+                    if "alibi_slopes" in variant:
+                        logit += variant["alibi_slopes"][h] * (j - t)
                     out[row, h] += np.exp(logit) * v[j, h // group]
                     total += np.exp(logit)
-                if total:
+                if any(pairs):
                     out[row, h] /= total
     return out
 
 
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-@given(batch=batches(max_len=9))
-def test_equals_the_triple_loop(batch: Ragged, variant: dict) -> None:
-    """Any ragged batch, empty contexts and surplus queries included, within the bound of float64."""
-    arguments = {**batch.lengths, "scale": batch.scale, **variant}
-    state, bound = dense_bound(batch.q, batch.k, batch.v, **arguments, arithmetic=REFERENCE)
+@given(st.data(), batches(max_len=8))
+def test_equals_the_triple_loop(data, batch: Ragged) -> None:
+    """Any ragged batch under any combination of variants, within the bound of float64."""
+    arguments = {**batch.lengths, "scale": batch.scale}
+    variant = data.draw(variants(batch))
+    state, bound = dense_bound(batch.q, batch.k, batch.v, **arguments, **variant, arithmetic=REFERENCE)
     assert not exceeds(literal(batch, **variant), state.out, bound.out).any()
 
 

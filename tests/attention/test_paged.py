@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Ragged, batches, dyadic, ragged, scatter
+from strategies import Ragged, batches, dyadic, ragged, scatter, variants
 
 from kvref.arrays import DTYPES
 from kvref.attention import paged
@@ -12,15 +12,11 @@ from kvref.attention.bounds import REFERENCE, dense_bound, exceeds, paged_bound
 from kvref.attention.paged import append_and_attend, paged_attention, write_kv
 from kvref.errors import BlockTableError, DTypeError, KVError, LengthError, ShapeError, SlotMappingError
 
-VARIANT = {"softcap": 3.0, "window": 7}
 
-
-@given(batches(max_len=20), st.integers(1, 9), st.integers(0, 99), st.booleans())
-def test_equals_dense_attention_wherever_blocks_lie(
-    batch: Ragged, block_size: int, seed: int, plain: bool
-) -> None:
+@given(st.data(), batches(max_len=20), st.integers(1, 9), st.integers(0, 99))
+def test_equals_dense_attention_wherever_blocks_lie(data, batch: Ragged, block_size: int, seed: int) -> None:
     """Scrambled blocks, NaN in every other slot, −1 in every table entry that is not needed."""
-    variant = {} if plain else VARIANT
+    variant = data.draw(variants(batch))
     placed = scatter(batch, block_size, seed)
     arguments = {**batch.lengths, "scale": batch.scale, **variant}
     state, bound = dense_bound(batch.q, batch.k, batch.v, **arguments, arithmetic=REFERENCE)
