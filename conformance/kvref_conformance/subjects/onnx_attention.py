@@ -79,6 +79,8 @@ def _call(
     softcap: float | None,
     mask: Any,
 ) -> Any:
+    if len(q) == 0:
+        return np.empty((0, q.shape[1], buffers[1].shape[3]), q.dtype)  # nothing is asked for this request
     inputs = {
         "Q": np.ascontiguousarray(q.transpose(1, 0, 2))[None],
         "K": buffers[0],
