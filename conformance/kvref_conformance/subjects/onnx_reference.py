@@ -1,8 +1,7 @@
 """ONNX's own reference evaluator of Attention-24: the operator's definition, run in NumPy.
 
-Only float32 is claimed: keys are multiplied by sqrt(scale) and rounded like queries are, and in a narrow
-dtype that rounding is one the suite has no declaration for. In float32 it stays below what the sum over
-head_dim is allowed.
+Queries and keys are each multiplied by sqrt(scale) and rounded. Only float32 is claimed: in a narrow dtype
+NumPy also rounds every exponential and every quotient of the softmax to it, which the suite has no words for.
 
 Choices: past `nonpad_kv_seqlen` a bias of −inf is added, so a NaN there stays NaN.
 Source: onnx 1.23, onnx/reference/ops/op_attention.py.
@@ -28,7 +27,7 @@ class OnnxReference:
     claims = Claims(
         name="onnx.reference Attention-24",
         version=version(),
-        arithmetic=Arithmetic(query="input", normalized=True, merges=0),
+        arithmetic=Arithmetic(query="input", key="input", normalized=True, merges=0),
         dtypes=("float32",),
         head_dims=(64, 80, 96, 128, 192, 256),
         block_sizes=(1, 8, 16, 32, 64, 128, 256),

@@ -6,7 +6,7 @@ ragged batch into one call a request and moves the head axis.
 
 Choices: `is_causal` aligns key 0 with query 0, so fewer queries than keys are anchored at the wrong end.
 Source: PyTorch 2.13, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp (pieces of 512 keys, P in the input
-dtype, sums in float32).
+dtype, sums in float32); the math kernel multiplies queries and keys by sqrt(scale) in float32.
 """
 
 from itertools import pairwise
@@ -29,7 +29,7 @@ class TorchSDPA:
     claims = Claims(
         name="torch scaled_dot_product_attention",
         version=str(torch.__version__),
-        arithmetic=Arithmetic(block=512, merges=0),
+        arithmetic=Arithmetic(query="float32", key="float32", block=512, merges=0),
         dtypes=("float32", "float16", "bfloat16"),
         head_dims=(64, 80, 96, 128, 192, 256),
         features=("prefill", "non_causal", "value_width"),

@@ -28,7 +28,7 @@ class TorchStaticCache:
     claims = Claims(
         name="torch scaled_dot_product_attention, static cache",
         version=str(torch.__version__),
-        arithmetic=Arithmetic(block=512, merges=0),
+        arithmetic=Arithmetic(query="float32", key="float32", block=512, merges=0),
         dtypes=("float32", "float16", "bfloat16"),
         head_dims=(64, 80, 96, 128, 192, 256),
         block_sizes=(8, 16, 32, 64, 128, 256),
