@@ -52,7 +52,7 @@ def survey(host: Host, claims: Claims, verbs: tuple[str, ...]) -> Survey:
             num_kv_heads=1,
             group=1,
             head_dim=claims.head_dims[0],
-            block_size=claims.block_sizes[0],
+            block_size=max(claims.block_sizes),  # one block keeps the order in which a probe lays its tokens
             dtype=dtype,
         )
         try:
