@@ -24,11 +24,10 @@ class ExponentialBaseTwo(Tiled):
     distribution is flatter than it should be, by the same amount on every input.
     """
 
-    def weights(self, logits: Array, peak: Array) -> Array:
-        """Return 2 to the power of the logit."""
-        return super().weights(
-            logits * np.log(2.0).astype(logits.dtype), peak * np.log(2.0).astype(peak.dtype)
-        )
+    def shaped(self, logits: Array, work: Work, at: Array, seen: Array) -> Array:
+        """Return logits whose exponential is a power of 2."""
+        shaped = super().shaped(logits, work, at, seen)
+        return np.asarray(shaped * np.log(2.0).astype(shaped.dtype))
 
 
 @exhibit(

@@ -5,7 +5,7 @@ seconds.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvref_conformance.cases import Level
@@ -13,6 +13,7 @@ from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.museum.exhibit import Exhibit
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.runner.evaluate import Evidence, evaluate, plan
+from kvref_conformance.subjects.tiled import Tiled
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,7 @@ def examine(
     `known` is an oracle whose answers are reused; what it claims does not matter.
     """
     host = InProcessHost(subject)
-    oracle = Oracle(subject.claims)
-    if known is not None:
-        oracle._known = known._known  # keyed by problem, choices and arithmetic
+    oracle = Oracle(subject.claims) if known is None else replace(known, claims=subject.claims)
     failing: dict[str, Evidence] = {}
     examined: dict[str, None] = {}
     for check, case in plan(verbs, subject.claims, level):
@@ -51,11 +50,9 @@ def examine(
     return Kills(tuple(sorted(failing)), tuple(sorted(examined)), tuple(failing.values()))
 
 
-def kill_matrix(exhibits: Iterable[Exhibit], level: Level = "quick") -> dict[str, Kills]:
+def kill_matrix(
+    exhibits: Iterable[Exhibit], level: Level = "quick", known: Oracle | None = None
+) -> dict[str, Kills]:
     """Return for each exhibit, by name, the requirements it fails."""
-    matrix = {}
-    known: Oracle | None = None
-    for exhibit in exhibits:
-        known = known or Oracle(exhibit.subject.claims)
-        matrix[exhibit.name] = examine(exhibit.subject(), exhibit.verbs, level, known)
-    return matrix
+    shared = Oracle(Tiled.claims) if known is None else known
+    return {e.name: examine(e.subject(), e.verbs, level, shared) for e in exhibits}
