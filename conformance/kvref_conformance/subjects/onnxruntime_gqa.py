@@ -7,6 +7,8 @@ present, and for `append_and_attend` copies the appended rows back to their slot
 where there is nothing to append, the last q_len tokens of the context are handed in as new, which writes them
 where they already are.
 
+Choices: a value before the window has weight 0 and still multiplies, so NaN there reaches the output; nothing
+past the context is read.
 Source: ONNX Runtime 1.32, onnxruntime/contrib_ops/cpu/bert/group_query_attention.cc.
 """
 
