@@ -4,8 +4,8 @@ The raw entry point is `ref_ragged_paged_attention` of jax.experimental.pallas.o
 which is plain jax.numpy and runs anywhere. It keeps keys and values in one array with heads interleaved,
 k0 v0 k1 v1 …; the adapter interleaves them and hands the block tables over as they are.
 
-Choices: inside a context, what a window leaves out has weight 0 and still multiplies, so NaN there reaches the
-output; nothing past the context is read.
+Choices: inside a context, what a window leaves out has weight 0 and still multiplies, so NaN there reaches
+the output; nothing past the context is read.
 Source: JAX 0.10.2 (logits and softmax in float32, P in the dtype of the values; masked logits get a large
 finite number added, −0.7 · max of float32).
 """
