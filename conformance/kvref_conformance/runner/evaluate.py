@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from kvref_conformance.cases import Case, Level
 from kvref_conformance.checks import all_checks
 from kvref_conformance.checks.check import Check
@@ -50,7 +52,8 @@ def evaluate(check: Check, case: Case, host: Host, oracle: Oracle) -> Evidence:
     """Run one check at one case; whatever the subject does ends in evidence."""
     trial = Trial(host, case, oracle)
     try:
-        check.run(trial)
+        with np.errstate(all="ignore"):  # a subject may answer NaN, and that is judged, not warned about
+            check.run(trial)
     except Violation as violation:
         result = violation.result
         return Evidence(
