@@ -90,6 +90,7 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
     from rich.console import Console
 
     from kvref_conformance.claims import Claims
+    from kvref_conformance.contracts import Failed
     from kvref_conformance.report.files import check_suffix, write_report
     from kvref_conformance.report.terminal import render
     from kvref_conformance.requirements import load_requirements
@@ -107,6 +108,8 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
         hello = host.hello()
         declared = Claims.from_dict(hello.claims)
         verbs = settings.verbs(hello.verbs)
+        if not verbs and not settings.areas:
+            raise Failed("protocol", f"{hello.name} offers {', '.join(hello.verbs) or 'no verb'}")
         with _progress(target, settings, declared, verbs) as advance:
             evidence, broken = run_under_pytest(
                 target, declared, verbs, settings, workers=options["workers"], progress=advance
@@ -120,7 +123,7 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
         click.echo(report.to_json(), nl=False)
     else:
         render(report, Console(), seconds=time.monotonic() - began)
-    return exit_code(report, settings.areas or hello.verbs)
+    return exit_code(report, settings.areas or verbs)
 
 
 def _replay(target: Any, settings: Any, options: dict[str, Any]) -> int:

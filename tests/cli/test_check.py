@@ -172,6 +172,25 @@ def test_a_subject_that_does_not_start_exits_with_3(folder: Path) -> None:
     assert "no device" in result.output
 
 
+HARNESS = """\
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    reply = {"id": asked["id"], "ok": True}
+    if asked["op"] == "hello":
+        reply |= {"wire": asked["wire"], "name": "odd", "version": "", "verbs": "generate"}
+    print(json.dumps(reply), flush=True)
+"""
+
+
+def test_a_program_without_a_verb_of_the_contract_exits_with_3(folder: Path) -> None:
+    """Nothing asked would otherwise be nothing failed."""
+    (folder / "harness.py").write_text(HARNESS)
+    result = kvref("check", "--exec", f"{sys.executable} harness.py")
+    assert result.exit_code == 3
+    assert "generate" in result.output
+
+
 def test_a_program_that_is_not_there_exits_with_3(folder: Path) -> None:
     """The same for `--exec`."""
     result = kvref("check", "--exec", "./no_such_harness --fast")
