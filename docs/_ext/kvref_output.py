@@ -1,0 +1,119 @@
+"""What commands print and what functions draw, put into the pages when they are built.
+
+```{program-output} kvref spec KV-ATTN-021``` runs the command and shows it with its output, so no output in
+the pages was typed by hand. ```{drawn} block_tables``` calls `draw` of `docs/_figures/block_tables.py`, once
+for light pages and once for dark ones.
+"""
+
+import atexit
+import importlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+DOCS = Path(__file__).resolve().parents[1]
+EXAMPLES = DOCS / "examples"
+SECONDS = 120
+
+
+@cache
+def output_of(command: str, returncode: int = 0) -> str:
+    """Run one command of this project, or `python`, in a copy of the examples, and return what it prints.
+
+    Raises: RuntimeError if it ends with another exit code than the one expected.
+    """
+    words = shlex.split(command)
+    programs = {"kvref": ["-m", "kvref.cli"], "python": []}
+    environment = {**os.environ, "COLUMNS": "110", "NO_COLOR": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *programs[words[0]], *words[1:]],
+        cwd=_copy_of_examples(),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    if done.returncode != returncode:
+        raise RuntimeError(
+            f"{command!r} exited with {done.returncode}, expected {returncode}:\n{done.stderr[-2000:]}"
+        )
+    return done.stdout
+
+
+@cache
+def _copy_of_examples() -> str:
+    """Commands may leave files behind, such as the cases that replay a failure."""
+    folder = Path(tempfile.mkdtemp(prefix="kvref-docs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    shutil.copytree(EXAMPLES, folder / "examples", ignore=shutil.ignore_patterns("__pycache__", "finds"))
+    return str(folder / "examples")
+
+
+class ProgramOutput(SphinxDirective):
+    """A command and what it prints."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+    option_spec: ClassVar = {
+        "returncode": directives.nonnegative_int,
+        "first": directives.positive_int,
+        "from": directives.unchanged,
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """Show the command as it would be typed, then its output, or a part of it."""
+        command = self.arguments[0]
+        lines = output_of(command, self.options.get("returncode", 0)).rstrip().splitlines()
+        start = self.options.get("from")
+        if start is not None:
+            lines = lines[next(at for at, line in enumerate(lines) if line.startswith(start)) :]
+        first = self.options.get("first", len(lines))
+        shown = [f"$ {command}", *lines[:first], *(["…"] if first < len(lines) else [])]
+        block = nodes.literal_block(text="\n".join(shown), language="text", classes=["output"])
+        return [block]
+
+
+class Drawn(SphinxDirective):
+    """A figure that a function draws, in the colours of the page."""
+
+    required_arguments = 1
+    has_content = True
+    option_spec: ClassVar = {"alt": directives.unchanged_required}
+
+    def run(self) -> list[nodes.Node]:
+        """Draw both versions and show the one that fits."""
+        module = importlib.import_module(self.arguments[0])
+        shown: list[nodes.Node] = []
+        for mode in ("light", "dark"):
+            name = f"_generated/{self.arguments[0]}-{mode}.svg"
+            path = DOCS / name
+            path.parent.mkdir(exist_ok=True)
+            part = path.with_suffix(f".{os.getpid()}.svg")
+            module.draw(mode, part)
+            os.replace(part, path)
+            image = nodes.image(uri=f"/{name}", alt=self.options["alt"], classes=[f"only-{mode}", "drawn"])
+            shown.append(image)
+        figure = nodes.figure("", *shown)
+        caption = nodes.caption("", "", *self.parse_inline(" ".join(self.content))[0])
+        figure += caption
+        self.env.note_dependency(str(DOCS / "_figures" / f"{self.arguments[0]}.py"))
+        return [figure]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register both directives."""
+    app.add_directive("program-output", ProgramOutput)
+    app.add_directive("drawn", Drawn)
+    return {"parallel_read_safe": True}
