@@ -1,0 +1,72 @@
+"""The examples run: the kernels conform, the faulty ones do not, the test passes."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from documents import ROOT, blocks, kvref, run
+
+
+def test_example_subject_is_conformant(examples: Path) -> None:
+    """What the docs show as a correct kernel passes everything it claims."""
+    done = run(kvref("check", "my_subject.py:Subject", "--no-finds"), examples)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_faulty_example_breaks_what_the_docs_say(examples: Path) -> None:
+    """The window that is one too wide fails its own requirement, and shows a slot that nobody may see."""
+    done = run(kvref("check", "off_by_one.py:Subject", "--no-finds"), examples)
+    assert done.returncode == 1
+    assert set(re.findall(r"^FAIL  (\S+)", done.stdout, re.MULTILINE)) == {"KV-ATTN-012", "KV-ATTN-021"}
+
+
+def test_example_test_passes(examples: Path) -> None:
+    """The test of the docs runs by itself under pytest."""
+    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(examples)]
+    done = run([*command, "-p", "no:cacheprovider", "test_my_kernel.py"], examples)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_declared_arithmetic_of_the_docs_is_accepted() -> None:
+    """The snippet on declaring more roundings names facts that exist."""
+    from kvref.attention.arithmetic import Arithmetic
+
+    snippet = next(b.text for b in blocks("docs/start/testing.md") if b.language == "python")
+    declared = next(line for line in snippet.splitlines() if line.startswith("lax"))
+    names: dict[str, object] = {"Arithmetic": Arithmetic}
+    exec(declared, names)
+    assert isinstance(names["lax"], Arithmetic)
+
+
+@pytest.mark.parametrize(
+    ("source", "include"),
+    [("write_kv.cpp", ["-I", str(ROOT / "conformance" / "harness")]), ("paged_attention.cpp", [])],
+)
+def test_cpp_harness_works(source: str, include: list[str], examples: Path) -> None:
+    """Both harnesses of the docs compile without a warning and speak the protocol."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("g++ is not installed")
+    folder = examples if include else ROOT / "conformance" / "harness"
+    program = examples / "harness"
+    command = [compiler, "-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", *include, "-o", str(program)]
+    built = subprocess.run([*command, str(folder / source)], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    done = run(kvref("smoke", "--exec", str(program)), examples)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_cpp_example_is_conformant(examples: Path) -> None:
+    """The twenty lines of C++ keep every requirement of the verb they claim."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("g++ is not installed")
+    program = examples / "write_kv"
+    include = str(ROOT / "conformance" / "harness")
+    command = [compiler, "-std=c++17", "-O2", "-I", include, "-o", str(program), "write_kv.cpp"]
+    subprocess.run(command, cwd=examples, check=True)
+    done = run(kvref("check", "--exec", str(program), "--no-finds"), examples)
+    assert done.returncode == 0, done.stdout + done.stderr
