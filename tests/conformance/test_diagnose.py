@@ -96,13 +96,33 @@ def test_declared_spellings_are_no_fault() -> None:
     assert next(iter(diagnose(call, declared, "KV-ATTN-021", claims))).exhibit.name == "WindowOneTooMany"
 
 
-def test_large_call_is_not_tried_for_long() -> None:
-    """The exhibits take a few seconds of any call; how many were left out is said."""
-    case = Case(verb="paged_attention", seq_lens=(4096, 3000), query_lens=(64, 64), group=4, dtype="bfloat16")
-    problem = random_problem(case)
-    call = present(problem, case, Placement(seed=3))
-    out = np.zeros(call.outputs["out"].shape, call.tensors["q"].dtype)
-    assert diagnose(call, Answer({"out": out}), "KV-ATTN-001", _claims("bfloat16")).skipped > 0
+def _long(query_lens: tuple[int, ...]) -> Call:
+    """Contexts of thousands of tokens with a window."""
+    case = Case(verb="paged_attention", seq_lens=(900, 4096), query_lens=query_lens, group=4)
+    return present(random_problem(case, window=200), case, Placement(seed=3))
+
+
+def test_long_context_is_diagnosed_by_its_worst_request() -> None:
+    """A call from someone's own test has thousands of tokens; one request of it shows most faults."""
+    call = _long((1, 1))
+    q, v = (call.tensors[name].astype(np.float64) for name in ("q", "v_cache"))
+    out = np.zeros(call.outputs["out"].shape, np.float32)
+    for request, n in enumerate((900, 4096)):
+        at = np.arange(n - 201, n)  # one more than the window
+        where = call.tensors["block_tables"][request, at // 16], at % 16
+        for head in range(8):
+            s = call.tensors["k_cache"][where][:, head // 4] @ q[request, head] * call.params["scale"]
+            p = np.exp(s - s.max())
+            out[request, head] = p / p.sum() @ v[where][:, head // 4]
+    found = diagnose(call, Answer({"out": out}), "KV-ATTN-021", _claims("float32"))
+    assert [match.exhibit.name for match in found] == ["WindowOneTooMany"]
+
+
+def test_what_a_large_call_leaves_untried_is_said() -> None:
+    """Trying every fault on a long prompt would take minutes."""
+    call = _long((200, 300))
+    out = np.zeros(call.outputs["out"].shape, np.float32)
+    assert diagnose(call, Answer({"out": out}), "KV-ATTN-001", _claims("float32")).skipped > 0
 
 
 def _claims(dtype: str) -> Claims:

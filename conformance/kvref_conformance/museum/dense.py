@@ -295,17 +295,9 @@ class ValuesAtWidthOfKeys(Tiled):
     128 channels every row but the first starts in the wrong place.
     """
 
-    def read_and_attend(
-        self,
-        batch: Batch,
-        k_cache: Array,
-        v_cache: Array,
-        block_tables: Array,
-        return_lse: bool,
-        out: Array | None,
-    ) -> Any:
+    def read_and_attend(self, batch: Batch, k_cache: Array, v_cache: Array, /, *rest: Any) -> Any:
         """Read values from where keys of the same number would lie."""
         rows = np.arange(v_cache[..., 0].size).reshape(v_cache.shape[:3])
         element = rows[..., None] * k_cache.shape[3] + np.arange(v_cache.shape[3])
         shifted = v_cache.reshape(-1)[element % v_cache.size]
-        return super().read_and_attend(batch, k_cache, shifted, block_tables, return_lse, out)
+        return super().read_and_attend(batch, k_cache, shifted, *rest)

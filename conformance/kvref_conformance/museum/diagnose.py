@@ -18,6 +18,7 @@ from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import ATTENDING, VERBS, Answer, Call, Failed, positional_arguments
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.museum import all_exhibits
+from kvref_conformance.museum.cut import CUT, cut_to, worst_request
 from kvref_conformance.museum.exhibit import Exhibit
 from kvref_conformance.museum.nearness import Change, Near, Yardstick
 from kvref_conformance.subjects.tiled import Tiled
@@ -27,7 +28,9 @@ FAMILY = (*ATTENDING, "mla_attention", "sparse_attention", "replay")
 #: Matches reported at most.
 MOST = 3
 #: Multiplications that all runs of one diagnosis may take together: a few seconds of one core.
-BUDGET = 2e10
+BUDGET = 5e9
+#: Multiplications of a single run above which nothing is tried.
+LARGEST = BUDGET / 8
 #: Above this length a context is read in larger tiles: the answers of exhibits do not depend on it there.
 LONG, LARGE_TILE = 512, 128
 
@@ -73,15 +76,21 @@ def diagnose(call: Call, answer: Answer, requirement: str = "", claims: Claims |
         return _by_manners(call, answer, candidates)
     if any(name not in answer.outputs for name in (*call.outputs, *call.in_place)):
         return Diagnosis(())
+    if _cost(call) > LARGEST:
+        return Diagnosis((), len(candidates))
     facts = declared.arithmetic.resolve(_dtype(call))
     widened = _widened(call, declared)
     observed = _canonical(answer, call, declared)
-    affordable = int(BUDGET / (3 * _cost(call)))
     measure = Yardstick.of(widened, facts)
     right = measure.near(partial(_run, Tiled, widened))
     if right.holds(observed):
         return Diagnosis(())
-    tried = candidates[:affordable]
+    if _cost(call) * len(candidates) > BUDGET and call.verb in CUT:
+        request = worst_request(call, observed["out"], right.outputs["out"])
+        call, (widened, observed) = cut_to(call, {}, request)[0], cut_to(widened, observed, request)
+        measure = Yardstick.of(widened, facts)
+        right = measure.near(partial(_run, Tiled, widened))
+    tried = candidates[: max(int(BUDGET / _cost(call)), 1)]
     found = [e for e in tried if _matches(e, call, measure, observed, right)]
     return Diagnosis(tuple(Match(e) for e in found[:MOST]), len(candidates) - len(tried))
 
@@ -244,4 +253,4 @@ def _cost(call: Call) -> float:
         return float(sum(x.size for x in call.tensors.values())) + 1.0
     q = call.tensors["q"]
     longest = int(np.max(call.tensors.get("seq_lens", np.ones(1)), initial=1))
-    return 2.0 * q.size * longest + sum(x.size for x in call.tensors.values()) + 1e6
+    return 2.0 * q.size * longest + 1e6

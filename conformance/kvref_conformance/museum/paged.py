@@ -61,19 +61,11 @@ class ValueOfNextSlot(Tiled):
     A plant: key and value offsets are computed apart, and one of them counts from the end of its row.
     """
 
-    def read_and_attend(
-        self,
-        batch: Batch,
-        k_cache: Array,
-        v_cache: Array,
-        block_tables: Array,
-        return_lse: bool,
-        out: Array | None,
-    ) -> Any:
+    def read_and_attend(self, batch: Batch, k_cache: Array, v_cache: Array, /, *rest: Any) -> Any:
         """Shift the value cache by one slot."""
         flat = v_cache.reshape(-1, *v_cache.shape[2:])
         late = np.roll(flat, -1, axis=0).reshape(v_cache.shape)
-        return super().read_and_attend(batch, k_cache, late, block_tables, return_lse, out)
+        return super().read_and_attend(batch, k_cache, late, *rest)
 
 
 @exhibit(
@@ -162,18 +154,10 @@ class CapacityForLength(_Unmasked):
     in it. The rest holds whatever its last owner left.
     """
 
-    def read_and_attend(
-        self,
-        batch: Batch,
-        k_cache: Array,
-        v_cache: Array,
-        block_tables: Array,
-        return_lse: bool,
-        out: Array | None,
-    ) -> Any:
+    def read_and_attend(self, batch: Batch, k_cache: Array, v_cache: Array, /, *rest: Any) -> Any:
         """Remember the block size."""
         self._block_size = int(k_cache.shape[1])
-        return super().read_and_attend(batch, k_cache, v_cache, block_tables, return_lse, out)
+        return super().read_and_attend(batch, k_cache, v_cache, *rest)
 
     def context_len(self, batch: Batch, request: int) -> int:
         """Round up to whole blocks."""
@@ -258,19 +242,12 @@ class PaddingOfTableFollowed(Tiled):
     masked later, if the fetch comes back.
     """
 
-    def read_and_attend(
-        self,
-        batch: Batch,
-        k_cache: Array,
-        v_cache: Array,
-        block_tables: Array,
-        return_lse: bool,
-        out: Array | None,
-    ) -> Any:
+    def read_and_attend(self, batch: Batch, k_cache: Array, v_cache: Array, /, *rest: Any) -> Any:
         """Fetch every block that any entry names."""
+        block_tables = rest[0]
         if ((block_tables < 0) | (block_tables >= len(k_cache))).any():
             raise IndexError("a block table names memory outside the cache")
-        return super().read_and_attend(batch, k_cache, v_cache, block_tables, return_lse, out)
+        return super().read_and_attend(batch, k_cache, v_cache, *rest)
 
 
 @exhibit(

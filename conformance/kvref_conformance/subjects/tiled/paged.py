@@ -75,6 +75,7 @@ class Paged(Dense, Writes):
         block_tables: Array,
         return_lse: bool,
         out: Array | None,
+        /,
     ) -> Any:
         """Attend for a batch whose contexts lie in blocks."""
 
