@@ -139,11 +139,7 @@ class LongestLengthForAll(_Unmasked):
 @exhibit(
     as_if="the last block was read to its end, not to the length",
     fault="F09 padding as data",
-    seen_in=(
-        "ROCm/hip-ep#989",
-        "microsoft/onnxruntime#29447",
-        "Blaizzy/mlx-vlm#2036",
-    ),
+    seen_in=("ROCm/hip-ep#989", "microsoft/onnxruntime#29447", "Blaizzy/mlx-vlm#2036"),
     breaks=("KV-ATTN-011",),
     may_also_break=EVERY_OUTPUT,
 )
