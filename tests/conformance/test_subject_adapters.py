@@ -35,6 +35,7 @@ LIBRARIES = {
     "onnx_reference": ("onnx",),
     "jax": ("jax",),
     "vllm_cpu": ("vllm",),
+    "vllm_mla": ("vllm",),
 }
 #: What an adapter may import beside its library: the record of claims, and the other adapters' packing.
 SHARED = (
@@ -45,13 +46,14 @@ SHARED = (
 
 def open_subject(name: str) -> Host:
     """Return a host of a subject, or skip where its library is missing."""
+    if LIBRARIES[name] == ("vllm",):
+        if "KVREF_VLLM_PYTHON" not in os.environ:
+            pytest.skip("KVREF_VLLM_PYTHON does not name an interpreter with vLLM")
+        return Target(subject=name, python=os.environ["KVREF_VLLM_PYTHON"]).open()
     for library in LIBRARIES[name]:
-        if name == "vllm_cpu":
-            if "KVREF_VLLM_PYTHON" not in os.environ:
-                pytest.skip("KVREF_VLLM_PYTHON does not name an interpreter with vLLM")
-        elif importlib.util.find_spec(library) is None:
+        if importlib.util.find_spec(library) is None:
             pytest.skip(f"{library} is not installed; the subject is {library}'s own kernel")
-    return Target(subject=name, python=os.environ["KVREF_VLLM_PYTHON"] if name == "vllm_cpu" else None).open()
+    return Target(subject=name).open()
 
 
 @pytest.fixture(scope="module", params=sorted(LIBRARIES))

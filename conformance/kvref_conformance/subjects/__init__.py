@@ -16,4 +16,5 @@ BUILT_IN = {
     "onnx_reference": "kvref_conformance.subjects.onnx_reference:OnnxReference",
     "jax": "kvref_conformance.subjects.jax_ragged:JaxRagged",
     "vllm_cpu": "kvref_conformance.subjects.vllm_cpu:VllmCpu",
+    "vllm_mla": "kvref_conformance.subjects.vllm_mla:VllmMLA",
 }
