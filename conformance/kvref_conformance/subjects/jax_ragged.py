@@ -30,7 +30,7 @@ class JaxRagged:
     claims = Claims(
         name="jax ref_ragged_paged_attention",
         version=str(jax.__version__),
-        arithmetic=Arithmetic(normalized=True, merges=0),
+        arithmetic=Arithmetic(normalized=True, merges=0, block=None),
         dtypes=("float32", "float16", "bfloat16"),
         head_dims=(64, 80, 96, 128, 192, 256),
         block_sizes=(1, 8, 16, 32, 64, 128, 256),

@@ -27,7 +27,7 @@ class OnnxReference:
     claims = Claims(
         name="onnx.reference Attention-24",
         version=version(),
-        arithmetic=Arithmetic(query="input", key="input", normalized=True, merges=0),
+        arithmetic=Arithmetic(query="input", key="input", normalized=True, merges=0, block=None),
         dtypes=("float32",),
         head_dims=(64, 80, 96, 128, 192, 256),
         block_sizes=(1, 8, 16, 32, 64, 128, 256),

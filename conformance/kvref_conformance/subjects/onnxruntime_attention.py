@@ -26,7 +26,7 @@ class OnnxRuntimeAttention:
     claims = Claims(
         name="onnxruntime Attention-24",
         version=str(onnxruntime.__version__),
-        arithmetic=Arithmetic(scores="input", normalized=True, merges=0),
+        arithmetic=Arithmetic(scores="input", normalized=True, merges=0, block=None),
         dtypes=("float32", "float16"),
         head_dims=(64, 80, 96, 128, 192, 256),
         block_sizes=(1, 8, 16, 32, 64, 128, 256),
