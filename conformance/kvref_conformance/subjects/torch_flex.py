@@ -38,7 +38,7 @@ class TorchFlex:
     claims = Claims(
         name="torch flex_attention + PagedAttention",
         version=str(torch.__version__),
-        arithmetic=Arithmetic(merges=0, normalized=True),
+        arithmetic=Arithmetic(normalized=True, merges=0, block=None),
         dtypes=("float32", "float16", "bfloat16"),
         head_dims=(64, 80, 96, 128, 192, 256),
         block_sizes=(1, 8, 16, 32, 64, 128, 256),
