@@ -22,7 +22,7 @@ def table(
     body = nodes.tbody()
     body += [_row(row) for row in rows]
     group += [head, body]
-    shown = nodes.table(classes=["kvref-table", *(["wide"] if wide else [])])
+    shown = nodes.table(classes=["kvref-table", *(["wide", "fixed"] if wide else [])])
     shown += group
     return shown
 
@@ -73,7 +73,7 @@ def bug_table(link: Link, code_link: CodeLink) -> list[nodes.Node]:
                 _lines(link("req", identity) for identity in broken),
             ]
         )
-    return [table(["report", "exhibit", "breaks"], rows, widths=[36, 28, 36], wide=True)]
+    return [table(["report", "exhibit", "breaks"], rows, widths=[36, 28, 36])]
 
 
 def report_table(link: Link, code_link: CodeLink) -> list[nodes.Node]:

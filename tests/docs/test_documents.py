@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from documents import DOCS, EXAMPLES, READ_HERE, ROOT, Block, blocks, kvref, run
 
+from kvref.cli import main
 from kvref_conformance.requirements import load_requirements
 from kvref_conformance.runner.known_failures import load_known_failures
 
@@ -72,6 +73,19 @@ def test_code_is_code(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
     path.write_text(block.text, encoding="utf-8")
     assert load_known_failures(path, load_requirements())
+
+
+@pytest.mark.parametrize(
+    "block", [b for page in PAGES for b in blocks(page) if b.language == "sh"], ids=where
+)
+def test_shown_commands_are_commands(block: Block) -> None:
+    """Every `kvref` line that a reader may type has options and arguments that exist."""
+    for line in block.text.splitlines():
+        for part in line.split("&&"):
+            words = shlex.split(part)
+            if words and Path(words[0]).name == "kvref":
+                command = main.commands[words[1]]
+                command.make_context(words[1], words[2:], resilient_parsing=False)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,13 +1,17 @@
 """The examples run: the kernels conform, the faulty ones do not, the test passes."""
 
+import doctest
 import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from documents import ROOT, blocks, kvref, run
+
+WITH_SESSIONS = [p for p in sorted((ROOT / "kvref").rglob("*.py")) if ">>>" in p.read_text(encoding="utf-8")]
 
 
 def test_example_subject_is_conformant(examples: Path) -> None:
@@ -39,6 +43,15 @@ def test_declared_arithmetic_of_the_docs_is_accepted() -> None:
     names: dict[str, object] = {"Arithmetic": Arithmetic}
     exec(declared, names)
     assert isinstance(names["lax"], Arithmetic)
+
+
+@pytest.mark.parametrize("path", WITH_SESSIONS, ids=lambda path: path.stem)
+def test_docstrings_print_what_they_show(path: Path) -> None:
+    """The sessions in the reference's docstrings, which its pages show."""
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    found = doctest.testmod(import_module(name))
+    assert found.attempted > 0
+    assert found.failed == 0
 
 
 @pytest.mark.parametrize(
