@@ -19,9 +19,9 @@ import numpy as np
 from kvref.arrays import Array, as_indices, dtype_name
 from kvref.attention.arithmetic import Arithmetic
 from kvref.attention.bounds import Bound, dense_bound, exceeds, paged_bound
+from kvref.attention.bounds.merge import merge_bound
 from kvref.attention.masks import VariantArgs
 from kvref.attention.merge import State
-from kvref.attention.merge_bounds import merge_bound
 from kvref.attention.paged import check_block_tables, write_kv
 
 #: Query tokens checked of a longer input, the first and the last of every request first.

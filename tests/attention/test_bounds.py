@@ -8,9 +8,9 @@ import pytest
 from kvref.arrays import Array, dtype_name
 from kvref.attention.arithmetic import Arithmetic, Format, gamma
 from kvref.attention.bounds import Bound, attention_bound, dense_bound, exceeds, margin, paged_bound
+from kvref.attention.bounds.merge import merge_bound
 from kvref.attention.dense import attend, attention
 from kvref.attention.merge import State, merge
-from kvref.attention.merge_bounds import merge_bound
 from kvref.attention.paged import paged_attention
 from kvref.errors import ArgumentError, DTypeError
 from kvref_conformance.emulation import KERNELS, run

@@ -1,14 +1,14 @@
 """Checks of rotary embedding: pairs, the channels that stay, positions, and rotating twice.
 
-What turns is held to the bound of `kvref.attention.rope_bounds`: float32 angles, everything else in the
+What turns is held to the bound of `kvref.attention.bounds.rope`: float32 angles, everything else in the
 output's format. What does not turn is held to its bits.
 """
 
 import numpy as np
 
 from kvref.arrays import Array
+from kvref.attention.bounds.rope import rope_bound
 from kvref.attention.rope import channel_pairs
-from kvref.attention.rope_bounds import rope_bound
 from kvref_conformance.cases import Case
 from kvref_conformance.checks.check import check
 from kvref_conformance.probes.rotations import present_rope, rotation_cases, vectors

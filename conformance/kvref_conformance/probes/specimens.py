@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kvref.arrays import Array
-from kvref.attention.rope_bounds import rope_bound
+from kvref.attention.bounds.rope import rope_bound
 from kvref.attention.sparse import valid_topk_rows
 from kvref_conformance.cases import Case, Level, lattice
 from kvref_conformance.claims import Claims

@@ -12,8 +12,8 @@ import numpy as np
 from kvref.arrays import Array, dtype_name
 from kvref.attention.arithmetic import Format
 from kvref.attention.bounds import Bound
+from kvref.attention.bounds.merge import merge_bound
 from kvref.attention.merge import State
-from kvref.attention.merge_bounds import merge_bound
 from kvref_conformance.cases import Case, Level, lattice
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Answer, Call, OutputSpec

@@ -7,8 +7,8 @@ import pytest
 
 from kvref.arrays import DTYPES
 from kvref.attention.arithmetic import Arithmetic
+from kvref.attention.bounds.rope import rope_bound
 from kvref.attention.rope import apply_rope, channel_pairs
-from kvref.attention.rope_bounds import rope_bound
 
 F = np.float32
 

@@ -1,11 +1,9 @@
-"""Error bounds: how far from the reference a kernel may be, given the arithmetic it declares.
+"""The bound on one request, and on ragged batches over packed or paged contexts.
 
-The bound is componentwise and holds for every input: no kernel that does what it declares can exceed it. It
-covers the kernel's roundings and the reference's own (`REFERENCE`, float64). A comparison is
-`not (error <= bound)`, so NaN never passes; an empty row has bound 0 and must be met exactly.
+Rows that share a kv head are judged together, a bounded number at a time, so that memory stays small however
+long the context is. The terms themselves are in `forward_error` and `likely_error`.
 
-For porters: `attention_bound` for one request first; the terms are in `forward_error`, the derivation in
-`spec/bounds.md`.
+For porters: `attention_bound` for one request first.
 Source: derived in `spec/bounds.md`.
 """
 
@@ -17,26 +15,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvref.arrays import Array, check_shape, dtype_name, widen
-from kvref.attention import forward_error
 from kvref.attention.arithmetic import REFERENCE, Arithmetic, gamma
 from kvref.attention.batch import Batch
+from kvref.attention.bounds import forward_error
+from kvref.attention.bounds.forward_error import Rows
+from kvref.attention.bounds.likely_error import likely_out_bound
 from kvref.attention.dense import attend, check_heads
-from kvref.attention.forward_error import Rows
-from kvref.attention.likely_error import likely_out_bound
 from kvref.attention.masks import Variant, VariantArgs
 from kvref.attention.merge import State, with_sinks
 from kvref.attention.paged import TOKENS_PER_PIECE, check_block_tables, check_cache, locate
-
-__all__ = [
-    "REFERENCE",
-    "Arithmetic",
-    "Bound",
-    "attention_bound",
-    "dense_bound",
-    "exceeds",
-    "margin",
-    "paged_bound",
-]
 
 #: Elements of one array over rows and positions: 2 MiB of float64.
 _ROWS_TIMES_POSITIONS = 2**18
@@ -143,30 +130,6 @@ def paged_bound(
         k, v = widen("k_cache", k_cache[slots]), widen("v_cache", v_cache[slots])
         _fill(state, bound, places, _judge_request(batch, request, queries, q, k, v, facts, independent))
     return state, bound
-
-
-def exceeds(observed: ArrayLike, expected: Array, bound: Array) -> Array:
-    """Say where an answer is not within the bound; NaN never is, and equal infinities always are."""
-    return ~(_error(observed, expected) <= bound)
-
-
-def margin(observed: ArrayLike, expected: Array, bound: Array) -> float:
-    """Return the largest error as a share of its bound: at most 1 exactly where `exceeds` says nothing.
-
-    An exact answer has share 0, and so has any number where the bound is infinite. An error where the bound
-    is 0, and NaN anywhere, give infinity.
-    """
-    error = _error(observed, expected)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where((error == 0) | (np.isinf(bound) & (error <= bound)), 0.0, error / bound)
-    return float(np.max(np.where(np.isnan(share), np.inf, share), initial=0.0))
-
-
-def _error(observed: ArrayLike, expected: Array) -> Array:
-    seen = widen("observed", observed)
-    check_shape("observed", seen, expected.shape)
-    with np.errstate(invalid="ignore"):
-        return np.where(seen == expected, 0.0, np.abs(seen - expected))
 
 
 def _judge_request(

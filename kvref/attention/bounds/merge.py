@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from kvref.arrays import Array, dtype_name, widen
 from kvref.attention.arithmetic import REFERENCE, Arithmetic, gamma
-from kvref.attention.bounds import Bound
+from kvref.attention.bounds.attention import Bound
 from kvref.attention.merge import State, merge
 
 #: A weight's division by the sum, the product, the addition, and a division of the sum: with two to spare.

@@ -17,7 +17,7 @@ import numpy as np
 
 from kvref.arrays import Array
 from kvref.attention.arithmetic import Arithmetic, gamma
-from kvref.attention.forward_error import (
+from kvref.attention.bounds.forward_error import (
     Rows,
     Tilt,
     flush_error,
