@@ -1,5 +1,6 @@
 """How an answer is held to a bound: NaN never passes, and equal infinities always do.
 
+For porters: write the comparison as `not (error <= bound)`; the other way round lets NaN pass.
 Source: `spec/bounds.md`, on comparing.
 """
 
