@@ -22,7 +22,7 @@ def table(
     body = nodes.tbody()
     body += [_row(row) for row in rows]
     group += [head, body]
-    shown = nodes.table(classes=["kvref-table", *(["wide", "fixed"] if wide else [])])
+    shown = nodes.table(classes=["kvref-table", "colwidths-given", *(["wide", "fixed"] if wide else [])])
     shown += group
     return shown
 
