@@ -145,6 +145,59 @@ def test_an_answer_cached_by_its_query_is_seen(failing: Failing, verb: str) -> N
     assert failing("calls", altered(verb, by_query), "KV-ATTN-102", verbs=(verb,))
 
 
+MISSED = ["q", "k_cache", "v_cache", "scale", "seq_lens", "block_tables"]
+
+
+@pytest.mark.parametrize("missed", MISSED)
+def test_an_answer_kept_under_a_key_without_one_input_is_seen(failing: Failing, missed: str) -> None:
+    """All inputs but one are hashed, and that one is what changes next."""
+    known: dict[Any, Any] = {}
+
+    def keyed(self: Any, call: Any, q: Array, k_cache: Array, v_cache: Array, **rest: Any) -> Any:
+        given = {"q": q, "k_cache": k_cache, "v_cache": v_cache, **rest}
+        key = tuple(np.asarray(x).tobytes() for name, x in given.items() if name != missed)
+        if key not in known:
+            known[key] = call(q, k_cache, v_cache, **rest)
+        return known[key]
+
+    found = failing("calls", altered("paged_attention", keyed), "KV-ATTN-102", verbs=("paged_attention",))
+    assert "changed and nothing else" in messages(found)
+
+
+@pytest.mark.parametrize("ignored", ["scale", "block_tables"])
+def test_an_ignored_input_is_not_taken_for_memory(failing: Failing, ignored: str) -> None:
+    """Who does not look at an input answers as before, too, and has remembered nothing."""
+
+    def ignores(self: Any, call: Any, *tensors: Array, **rest: Any) -> Any:
+        instead = {"scale": 0.21875, "block_tables": np.zeros_like(rest["block_tables"])}
+        return call(*tensors, **{**rest, ignored: instead[ignored]})
+
+    assert failing("calls", altered("paged_attention", ignores), "KV-ATTN-102") == []
+
+
+def test_a_wrong_answer_is_not_taken_for_memory(failing: Failing) -> None:
+    """The rule is about where answers come from; that they are right is what the other rules say."""
+
+    def shifted(self: Any, call: Any, *tensors: Array, **rest: Any) -> Any:
+        return call(*tensors, **rest) + np.float32(0.5)
+
+    subject = altered("attention", shifted, features=("prefill",), dtypes=("float32",))
+    assert failing("calls", subject, "KV-ATTN-102", verbs=("attention",)) == []
+
+
+def test_an_answer_that_counts_its_calls_is_seen(failing: Failing) -> None:
+    """The same content asked again must be answered as it was."""
+    calls = [0]
+
+    def counts(self: Any, call: Any, *tensors: Array, **rest: Any) -> Any:
+        calls[0] += 1
+        return call(*tensors, **rest) + np.float32(calls[0] > 2)
+
+    subject = altered("attention", counts, features=("prefill",), dtypes=("float32",))
+    found = failing("calls", subject, "KV-ATTN-102", verbs=("attention",))
+    assert "otherwise the second time" in messages(found)
+
+
 @pytest.mark.parametrize("stale", ["block_tables", "seq_lens", "query_start_loc"])
 def test_metadata_of_the_capture_is_seen(failing: Failing, stale: str) -> None:
     """Anything read when the run was prepared is stale when it runs."""

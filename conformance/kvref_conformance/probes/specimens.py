@@ -1,16 +1,16 @@
-"""Specimens: one ordinary call of any verb, and how its answer is judged.
+"""Specimens: one ordinary call of any verb, and which elements of an answer are wrong.
 
 For rules that hold whatever a verb computes. Attending calls hunt needles, so their answers are exact and two
 specimens of one case are different everywhere.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kvref.arrays import Array
-from kvref.attention.bounds.rope import rope_bound
+from kvref.attention.bounds import exceeds, rope_bound
 from kvref.attention.sparse import valid_topk_rows
 from kvref_conformance.cases import Case, Level, lattice
 from kvref_conformance.claims import Claims
@@ -38,9 +38,10 @@ from kvref_conformance.probes.states import (
     state_cases,
 )
 from kvref_conformance.problems import Placement, Problem, present
-from kvref_conformance.trial import Result, Trial
+from kvref_conformance.trial import Result, Trial, bits
 
-Judge = Callable[[Trial, Result], None]
+#: Says for each output which of its elements do not answer the call.
+Wrong = Callable[[Trial, Result], Mapping[str, Array]]
 Lattice = Callable[[Claims, str, Level], list[Case]]
 
 
@@ -49,8 +50,7 @@ class Specimen:
     """A call and its judge."""
 
     call: Call
-    judge: Judge
-    problem: Problem | None = None
+    wrong: Wrong
 
 
 def specimen(case: Case, claims: Claims, turn: int = 0) -> Specimen:
@@ -80,13 +80,13 @@ def hollow(case: Case) -> Case:
 def _attending(case: Case, claims: Claims, turn: int) -> Specimen:
     problem = needles(case, hunt_near(case, -(turn % 2), -1, -2))
     call = present(problem, case, Placement(seed=case.seed + 1), lse="lse" in claims.features)
-    return Specimen(call, _judge_problem(problem), problem)
+    return Specimen(call, wrong_attention(problem))
 
 
 def _mla(case: Case, claims: Claims, turn: int) -> Specimen:
     problem = record_needles(case, (turn % 2, 1, 2))
     call = present_mla(problem, case, Placement(seed=case.seed + 1), lse="lse" in claims.features)
-    return Specimen(call, _judge_problem(problem), problem)
+    return Specimen(call, wrong_attention(problem))
 
 
 def _sparse(case: Case, claims: Claims, turn: int) -> Specimen:
@@ -97,40 +97,44 @@ def _sparse(case: Case, claims: Claims, turn: int) -> Specimen:
         problem, positions, case, Placement(seed=case.seed + 1), lse="lse" in claims.features
     )
     masked = over_selection(problem, positions)
-    return Specimen(call, _judge_problem(masked), masked)
+    return Specimen(call, wrong_attention(masked))
 
 
 def _replay(case: Case, claims: Claims, turn: int) -> Specimen:
     replay = replayed(case, padded=False)
 
-    def judge(trial: Trial, result: Result) -> None:
-        for i, problem in enumerate(replay.problems):
-            expected = trial.oracle.attention(problem)
-            trial.expect_within(f"out of run {i}", result, result.out[i], expected.out, expected.out_bound)
+    def wrong(trial: Trial, result: Result) -> Mapping[str, Array]:
+        expected = [trial.oracle.attention(problem) for problem in replay.problems]
+        out, bound = (
+            np.stack(parts) for parts in zip(*((e.out, e.out_bound) for e in expected), strict=True)
+        )
+        return {"out": exceeds(result.out, out, bound)}
 
-    return Specimen(replay.call, judge)
+    return Specimen(replay.call, wrong)
 
 
 def _write(case: Case, claims: Claims, turn: int) -> Specimen:
     write = imprint(case)
 
-    def judge(trial: Trial, result: Result) -> None:
-        for name, after in write.after.items():
-            trial.expect_bits(name, result, np.asarray(result.answer.outputs[name]), after)
+    def wrong(trial: Trial, result: Result) -> Mapping[str, Array]:
+        found = {name: np.asarray(result.answer.outputs[name]) for name in write.after}
+        return {name: bits(x) != bits(write.after[name]) for name, x in found.items()}
 
-    return Specimen(write.call, judge)
+    return Specimen(write.call, wrong)
 
 
 def _merge(case: Case, claims: Claims, turn: int) -> Specimen:
     call = present_merge(*(spelled(state, case, claims) for state in random_states(case)))
 
-    def judge(trial: Trial, result: Result) -> None:
+    def wrong(trial: Trial, result: Result) -> Mapping[str, Array]:
         exact, bound = expected_merge(call, claims)
         found = read_state(*merged(result.answer), claims)
-        trial.expect_within("out", result, found.out, exact.out, bound.out)
-        trial.expect_within("lse in nats", result, found.lse, exact.lse, bound.lse)
+        return {
+            "out": exceeds(found.out, exact.out, bound.out),
+            "lse": exceeds(found.lse, exact.lse, bound.lse),
+        }
 
-    return Specimen(call, judge)
+    return Specimen(call, wrong)
 
 
 def _choose(case: Case, claims: Claims, turn: int) -> Specimen:
@@ -138,23 +142,20 @@ def _choose(case: Case, claims: Claims, turn: int) -> Specimen:
     products = np.random.default_rng(case.seed + 5).integers(-60, 61, (tokens, heads))
     probe = indexer(case, products, np.ones(heads))
 
-    def judge(trial: Trial, result: Result) -> None:
+    def wrong(trial: Trial, result: Result) -> Mapping[str, Array]:
         positions = np.asarray(result.answer.outputs["positions"])
         right = valid_topk_rows(
             probe.scores, positions, score_error=probe.score_error(trial.claims.arithmetic)
         )
-        token = int(np.argmax(~right))
-        trial.expect(
-            bool(right.all()), f"token {token} was given positions {positions[token].tolist()}", result
-        )
+        return {"positions": np.broadcast_to(~right[:, None], positions.shape)}
 
-    return Specimen(probe.present(4), judge)
+    return Specimen(probe.present(4), wrong)
 
 
 def _rotate(case: Case, claims: Claims, turn: int) -> Specimen:
     x, positions = vectors(case), np.arange(case.num_tokens)[::-1] * 3 + turn
 
-    def judge(trial: Trial, result: Result) -> None:
+    def wrong(trial: Trial, result: Result) -> Mapping[str, Array]:
         exact, bound = rope_bound(
             x,
             positions=positions,
@@ -163,24 +164,33 @@ def _rotate(case: Case, claims: Claims, turn: int) -> Specimen:
             style=case.option("style"),
             arithmetic=trial.claims.arithmetic,
         )
-        trial.expect_within("out", result, result.out, exact, bound)
+        return {"out": exceeds(result.out, exact, bound)}
 
-    return Specimen(present_rope(x, positions, case, case.head_dim), judge)
+    return Specimen(present_rope(x, positions, case, case.head_dim), wrong)
 
 
 def _convert(case: Case, claims: Claims, turn: int) -> Specimen:
     source, target = case.option("source"), case.option("target")
     cache = CodedCache.of(case)
 
-    def judge(trial: Trial, result: Result) -> None:
-        found: Array = np.asarray(result.answer.outputs["out"])
-        trial.expect_bits("out", result, found, cache.seen_as(target))
+    def wrong(trial: Trial, result: Result) -> Mapping[str, Array]:
+        found = np.asarray(result.answer.outputs["out"])
+        return {"out": bits(found) != bits(cache.seen_as(target))}
 
-    return Specimen(cache.present(cache.seen_as(source), source, target), judge)
+    return Specimen(cache.present(cache.seen_as(source), source, target), wrong)
 
 
-def _judge_problem(problem: Problem) -> Judge:
-    return lambda trial, result: trial.expect_attention(problem, result)
+def wrong_attention(problem: Problem) -> Wrong:
+    """Return the judge of answers to an attention problem."""
+
+    def wrong(trial: Trial, result: Result) -> Mapping[str, Array]:
+        expected = trial.oracle.attention(problem)
+        found = {"out": exceeds(result.out, expected.out, expected.out_bound)}
+        if "lse" in result.answer.outputs:
+            found["lse"] = exceeds(result.lse, expected.lse, expected.lse_bound)
+        return found
+
+    return wrong
 
 
 _BUILDERS: dict[str, Callable[[Case, Claims, int], Specimen]] = {
