@@ -27,7 +27,8 @@ def alterations(case: Case, *, lse: bool, turn: int = 0) -> dict[str, Specimen]:
         "the queries": problem.but(q=-problem.q),
         "the keys": problem.but(k=-problem.k),
         "the values": problem.but(v=-problem.v),
-        "the scale": problem.but(variant={"scale": -problem.variant["scale"]}),
+        # a quarter, not the negative: some kernels take positive scales only, and that is another matter
+        "the scale": problem.but(variant={"scale": problem.variant["scale"] / 4}),
     }
     found = {
         what: Specimen(present(other, case, where, lse=lse), wrong_attention(other))
