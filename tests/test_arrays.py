@@ -11,10 +11,12 @@ from kvref.arrays import (
     DTYPES,
     as_indices,
     check_count,
+    check_flag,
     check_scalar,
     check_shape,
     dtype_name,
     dtype_of,
+    narrow,
     read_raw,
     widen,
     write_raw,
@@ -34,6 +36,56 @@ def test_every_code_is_widened_exactly(name: str) -> None:
             back = widen("x", codes, wide).astype(kind)
         same = back.view(f"u{kind.itemsize}") == codes.view(f"u{kind.itemsize}")
         assert (same | np.isnan(widen("x", codes))).all()
+
+
+@pytest.mark.parametrize("name", NARROW)
+@given(st.data())
+def test_narrowing_rounds_once(name: str, data: st.DataObject) -> None:
+    """A hair off the middle of two neighbours goes to the nearer one, the middle itself to the even code."""
+    kind = DTYPES[name]
+    codes = np.arange(2 ** (8 * kind.itemsize - 1), dtype=f"u{kind.itemsize}")  # from 0 upwards
+    finite = codes[np.isfinite(widen("x", codes.view(kind)))]
+    below = data.draw(st.integers(0, len(finite) - 2))
+    low, high = widen("x", finite[below : below + 2].view(kind))
+    middle, even = (low + high) / 2, (low, high)[below % 2]
+    given_numbers = np.array([low, np.nextafter(middle, low), middle, np.nextafter(middle, high), high])
+    expected = np.array([low, low, even, high, high])
+    np.testing.assert_array_equal(widen("x", narrow(given_numbers, kind)), expected)
+    np.testing.assert_array_equal(widen("x", narrow(-given_numbers, kind)), -expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int64, None, "junk", complex, ">f8"])
+def test_arithmetic_is_float64_or_float32(dtype: object) -> None:
+    """Anything else would compute with numbers the inputs do not have."""
+    with pytest.raises(DTypeError, match="expected float64 or float32"):
+        widen("x", np.zeros(2, np.float16), dtype)
+
+
+@pytest.mark.parametrize("value", ["0.5", 1 + 0j, np.complex128(1), np.True_, True, [0.5], 10**400, None])
+def test_what_only_looks_like_a_number_is_refused(value: object) -> None:
+    """Text, truth values, complex and nested numbers are no scalars, whatever float() makes of them."""
+    with pytest.raises(ArgumentError, match=r"x = .*, expected a finite number"):
+        check_scalar("x", value)
+
+
+@pytest.mark.parametrize("value", [2, 0.5, np.float32(0.5), np.array(0.5), DTYPES["bfloat16"].type(0.5)])
+def test_any_real_scalar_is_a_number(value: object) -> None:
+    """Python and NumPy scalars, 0-d arrays and the narrow formats."""
+    assert check_scalar("x", value) in (0.5, 2.0)
+
+
+def test_arguments_that_are_no_arrays_are_named() -> None:
+    """Ragged lists, foreign objects and integers past int64 are refused by the name of the argument."""
+    with pytest.raises(ShapeError, match="x holds rows of unequal length"):
+        widen("x", [[1.0], [1.0, 2.0]])
+    with pytest.raises(DTypeError, match="x is a list, expected a NumPy array"):
+        check_shape("x", [1.0], ["n"])
+    with pytest.raises(DTypeError, match="x holds 18446744073709551615, expected integers below"):
+        as_indices("x", np.array([2**64 - 1], np.uint64), ["n"])
+    with pytest.raises(ArgumentError, match="x = 9223372036854775808, expected an integer below"):
+        check_count("x", 2**63)
+    with pytest.raises(ArgumentError, match="x = 1, expected True or False"):
+        check_flag("x", 1)
 
 
 @pytest.mark.parametrize("name", DTYPES)

@@ -14,8 +14,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, check_count, check_scalar, dtype_of
+from kvref.arrays import Array, as_array, check_count, check_flag, check_scalar, dtype_name, dtype_of, is_real
 from kvref.errors import ArgumentError, DTypeError
 
 #: The name that stands for "the dtype of q".
@@ -41,7 +42,7 @@ class Format:
         their underflow is the smallest normal number; the narrow formats keep them.
         Raises: DTypeError if the name is not a real dtype.
         """
-        if not dtype.startswith(("float", "bfloat")):
+        if not isinstance(dtype, str) or not dtype.startswith(("float", "bfloat")):
             raise DTypeError(f"dtype = {dtype!r}, expected the name of a real dtype")
         info: Any = ml_dtypes.finfo(dtype_of(dtype))
         truncated = 2.0 if rounding == "truncate" else 1.0
@@ -103,11 +104,13 @@ class Arithmetic:
             if value != INPUT and not (name in ("query", "key") and value is None):
                 Format.of(value)
         for name, minimum in _COUNTS.items():
-            if getattr(self, name) is not None:
+            if name == "merges" or getattr(self, name) is not None:
                 check_count(name, getattr(self, name), minimum=minimum)
         for name in ("exp_error", "tanh_error"):
             if check_scalar(name, getattr(self, name)) < 0:
                 raise ArgumentError(f"{name} = {getattr(self, name)}, expected >= 0")
+        for name in ("normalized", "rounded_sum"):
+            check_flag(name, getattr(self, name))
         if self.rounding not in ("nearest", "truncate"):
             raise ArgumentError(f"rounding = {self.rounding!r}, expected 'nearest' or 'truncate'")
 
@@ -146,13 +149,26 @@ class Arithmetic:
         Raises: ArgumentError if a name is unknown or a value impossible; DTypeError if a dtype is unknown.
         """
         known = [field.name for field in fields(Arithmetic)]
-        unknown = sorted(set(record) - set(known))
+        unknown = sorted(set(record) - set(known), key=str)
         if unknown:
             raise ArgumentError(f"arithmetic has {unknown[0]!r}, expected names among {', '.join(known)}")
         for name in set(_FORMATS) & set(record):
             if not isinstance(record[name], str) and not (name in ("query", "key") and record[name] is None):
                 raise ArgumentError(f"arithmetic {name} = {record[name]!r}, expected the name of a dtype")
         return Arithmetic(**record)
+
+
+def resolved(arithmetic: Arithmetic, name: str, x: ArrayLike) -> Arithmetic:
+    """Return an arithmetic with "input" replaced by the dtype of an array, the argument called `name`.
+
+    Raises: ArgumentError if `arithmetic` is not an Arithmetic; DTypeError if `x` holds no real numbers.
+    """
+    if not isinstance(arithmetic, Arithmetic):
+        raise ArgumentError(f"arithmetic = {arithmetic!r}, expected an Arithmetic")
+    array = as_array(name, x)
+    if not is_real(array):
+        raise DTypeError(f"{name} has dtype {array.dtype}, expected real numbers (float64 … float8_e5m2)")
+    return arithmetic.resolve(dtype_name(array))
 
 
 #: The arithmetic of kvref itself: NumPy in float64, merging partial states one after another.

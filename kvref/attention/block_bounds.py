@@ -63,7 +63,8 @@ def score_bounds(q: ArrayLike, extremes: Extremes, *, dtype: Any = np.float64) -
     group = q.shape[1] // low.shape[1]
     low, high = (np.repeat(x, group, axis=1).transpose(1, 0, 2) for x in (low, high))  # [H, M, D]
     each = q[:, :, None, :]  # [T, H, 1, D]
-    bound: Array = np.maximum(each * low, each * high).sum(axis=-1)  # [T, H, M]
+    with np.errstate(over="ignore", invalid="ignore"):
+        bound: Array = np.maximum(each * low, each * high).sum(axis=-1)  # [T, H, M]
     return bound
 
 

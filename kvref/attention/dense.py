@@ -157,9 +157,19 @@ def check_heads(q: Array, k: Array, v: Array) -> None:
     check_shape("q", q, ["num_tokens", "num_q_heads", "head_dim"])
     check_shape("k", k, ["num_slots", "num_kv_heads", q.shape[2]])
     check_shape("v", v, [k.shape[0], k.shape[1], "head_dim"])
-    if k.shape[1] == 0 or q.shape[1] == 0 or q.shape[1] % k.shape[1]:
+    check_query_heads(q, "k", k.shape[1], k.shape[2])
+
+
+def check_query_heads(q: Array, name: str, num_kv_heads: int, head_dim: int) -> None:
+    """Check q against the heads and the width of the keys, an argument called `name`.
+
+    Raises: ShapeError (KV-ATTN-003 head-map).
+    """
+    check_shape("q", q, ["num_tokens", "num_q_heads", head_dim])
+    if num_kv_heads == 0 or q.shape[1] == 0 or q.shape[1] % num_kv_heads:
         raise ShapeError(
-            f"q has {q.shape[1]} heads and k has {k.shape[1]}, expected a multiple (KV-ATTN-003 head-map)"
+            f"q has {q.shape[1]} heads and {name} has {num_kv_heads}, expected a multiple "
+            "(KV-ATTN-003 head-map)"
         )
 
 

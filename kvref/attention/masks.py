@@ -18,7 +18,16 @@ from typing import TypedDict
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, as_indices, check_count, check_scalar, check_shape, widen
+from kvref.arrays import (
+    Array,
+    as_array,
+    as_indices,
+    check_count,
+    check_flag,
+    check_scalar,
+    check_shape,
+    widen,
+)
 from kvref.errors import ArgumentError, DTypeError, ShapeError
 
 
@@ -60,12 +69,13 @@ class Variant:
     """[sum(q_len · kv_len)] booleans, request after request, query-major; False forbids."""
 
     def __post_init__(self) -> None:
-        check_scalar("scale", self.scale)
+        object.__setattr__(self, "scale", check_scalar("scale", self.scale))
+        check_flag("causal", self.causal)
         for name in ("window", "chunk_size"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         if self.softcap is not None:
-            check_scalar("softcap", self.softcap, positive=True)
+            object.__setattr__(self, "softcap", check_scalar("softcap", self.softcap, positive=True))
 
     @staticmethod
     def of(variant: VariantArgs) -> "Variant":
@@ -111,7 +121,7 @@ def attended(variant: Variant, positions: Array, kv_len: int, span_ids: Array | 
     if variant.causal:
         allowed &= j <= t
     if variant.window is not None:
-        allowed &= t - variant.window < j
+        allowed &= t - j < variant.window  # t − window may lie below every int64
     if variant.chunk_size is not None:
         allowed &= j // variant.chunk_size == t // variant.chunk_size
     if span_ids is not None and kv_len:
@@ -126,7 +136,8 @@ def alibi_bias(slopes: Array, positions: Array, piece: slice) -> Array:
     Realises: KV-ATTN-044 alibi-formula. Source: Press et al. 2022.
     """
     distance = np.arange(piece.start, piece.stop)[None, :] - positions[:, None]  # [Q, N]
-    bias: Array = slopes[:, None, None] * distance
+    with np.errstate(over="ignore"):
+        bias: Array = slopes[:, None, None] * distance
     return bias
 
 
@@ -141,7 +152,9 @@ def _per_head(name: str, x: ArrayLike | None, num_q_heads: int) -> Array | None:
 
 
 def _flat_mask(mask: ArrayLike, query_lens: Array, seq_lens: Array) -> Array:
-    flat = np.asarray(mask)
+    flat = as_array("mask", mask)
+    if flat.size == 0 and flat.dtype == np.float64:
+        flat = flat.astype(np.bool_)  # an empty Python list has no dtype of its own
     if flat.dtype != np.bool_:
         raise DTypeError(f"mask has dtype {flat.dtype}, expected bool (KV-ATTN-025 boolean-mask)")
     size = int((query_lens * seq_lens).sum())

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, check_shape, widen
+from kvref.arrays import Array, as_array, check_shape, widen
 from kvref.errors import ArgumentError
 
 
@@ -42,11 +42,14 @@ def merge(a: State, b: State) -> State:
     """Combine attention over two disjoint sets of slots.
 
     Shapes: out [num_tokens, num_q_heads, head_dim], lse [num_tokens, num_q_heads] (nats).
-    An empty set is (0, −inf) and changes nothing, on either side or on both.
-    Raises: ShapeError if the two states differ in any axis.
+    An empty set is (0, −inf) and changes nothing, on either side or on both; its `out` is not read. Computed
+    in float64, or in float32 where both states are float32. A lse that is NaN or +∞ gives NaN.
+    Raises: ShapeError if the two states differ in any axis; DTypeError if one holds no real numbers.
     """
+    a, b = _widened("a", a), _widened("b", b)
     _check_alike(a, b)
-    lse = np.logaddexp(a.lse, b.lse)  # [T, H]; −inf with −inf stays −inf
+    with np.errstate(over="ignore", invalid="ignore"):
+        lse = np.logaddexp(a.lse, b.lse)  # [T, H]; −inf with −inf stays −inf
     return State(_share(a, lse) + _share(b, lse), lse)
 
 
@@ -73,20 +76,30 @@ def with_sinks(state: State, sinks: ArrayLike) -> State:
     Raises: ShapeError, DTypeError.
     Source: gpt-oss model card; equal to appending the logit and dropping its column after the softmax.
     """
-    logits = widen("sinks", sinks, state.lse.dtype)
+    state = _widened("state", state)
+    logits = widen("sinks", sinks)  # float64, also beside a float32 state
     check_shape("sinks", logits, [state.lse.shape[-1]])
-    return State(_share(state, np.logaddexp(state.lse, logits)), state.lse)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return State(_share(state, np.logaddexp(state.lse, logits)), state.lse)
 
 
 def _share(state: State, lse: Array) -> Array:
     """Scale a part by its weight in the whole: exp(lse_part − lse_whole), and 0 where the part is empty."""
-    with np.errstate(invalid="ignore"):
-        weight = np.exp(state.lse - lse)  # [T, H]
-    weight = np.where(np.isneginf(state.lse), 0.0, weight).astype(state.out.dtype)
-    return np.where(np.isneginf(state.lse)[..., None], 0.0, state.out * weight[..., None])
+    empty = np.isneginf(state.lse)
+    with np.errstate(over="ignore", invalid="ignore"):
+        weight = np.where(empty, 0.0, np.exp(state.lse - lse)).astype(state.out.dtype)  # [T, H]
+        return np.where(empty[..., None], 0.0, state.out * weight[..., None])
+
+
+def _widened(name: str, state: State) -> State:
+    """Return a state as float32 where both its arrays are, and as float64 otherwise."""
+    out, lse = as_array(f"{name}.out", state.out), as_array(f"{name}.lse", state.lse)
+    dtype = np.float32 if out.dtype == lse.dtype == np.float32 else np.float64
+    return State(widen(f"{name}.out", out, dtype), widen(f"{name}.lse", lse, dtype))
 
 
 def _check_alike(a: State, b: State) -> None:
+    check_shape("a.out", a.out, ["num_tokens", "num_q_heads", "head_dim"])
     check_shape("a.lse", a.lse, a.out.shape[:-1])
     check_shape("b.out", b.out, a.out.shape)
     check_shape("b.lse", b.lse, a.lse.shape)

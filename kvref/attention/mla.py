@@ -24,7 +24,7 @@ from kvref.attention.batch import Batch
 from kvref.attention.dense import attention
 from kvref.attention.masks import VariantArgs
 from kvref.attention.merge import State
-from kvref.attention.paged import check_block_tables, locate, paged_attention
+from kvref.attention.paged import check_block_size, check_block_tables, locate, paged_attention
 from kvref.errors import ArgumentError, ShapeError
 
 
@@ -88,6 +88,7 @@ def mla_attention_naive(
     q_nope, q_rope = _check_query_parts(q_nope, q_rope, dtype)
     _check_scale(variant)
     check_shape("kv_cache", kv_cache, ["num_blocks", "block_size", "latent_dim + rope_dim"])
+    check_block_size("kv_cache", kv_cache)
     q = np.concatenate([q_nope, q_rope], axis=-1)
     num_blocks, block_size, _ = kv_cache.shape
     lens = Batch.of(q, query_start_loc, seq_lens, variant).seq_lens

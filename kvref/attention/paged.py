@@ -18,12 +18,12 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, as_indices, check_shape, is_real, widen
+from kvref.arrays import Array, as_array, as_indices, check_shape, is_real, narrow, widen
 from kvref.attention.batch import Batch
-from kvref.attention.dense import attend, check_heads
+from kvref.attention.dense import attend, check_query_heads
 from kvref.attention.masks import VariantArgs
 from kvref.attention.merge import State, empty_state, merge
-from kvref.errors import BlockTableError, DTypeError, SlotMappingError
+from kvref.errors import ArgumentError, BlockTableError, DTypeError, ShapeError, SlotMappingError
 
 #: Tokens gathered at a time: 256 tokens of 8 heads of 128 float32 are 1 MiB, which stays in a core's cache.
 TOKENS_PER_PIECE = 256
@@ -52,7 +52,8 @@ def paged_attention(
     """
     q = widen("q", q, dtype)
     check_cache(k_cache, v_cache)
-    check_heads(q, k_cache[0], v_cache[0])
+    check_query_heads(q, "k_cache", *k_cache.shape[2:])
+    widen("k_cache", k_cache[:0], dtype), widen("v_cache", v_cache[:0], dtype)  # refuse before reading
     batch = Batch.of(q, query_start_loc, seq_lens, variant)
     tables = check_block_tables(block_tables, batch.seq_lens, k_cache.shape[0], k_cache.shape[1])
     result = batch.empty(rows, q, v_cache.shape[3])
@@ -86,11 +87,13 @@ def write_kv(k: ArrayLike, v: ArrayLike, k_cache: Array, v_cache: Array, *, slot
     """Write each token's key and value into its slot, in place; a negative slot is skipped.
 
     Shapes: k, v [num_tokens, num_kv_heads, head_dim]; caches as `paged_attention`; slot_mapping [num_tokens].
-    The values are converted to the cache's dtype by rounding to nearest even. All or nothing: where this
-    raises, no slot has changed.
-    Raises: ShapeError, DTypeError, SlotMappingError (a slot the cache does not have, or one given twice).
+    The values are converted to the cache's dtype by one rounding, as `arrays.narrow`: to nearest even, past
+    the largest number to infinity, or to NaN where the format has none. `k` and `v` may be views of a cache.
+    All or nothing: where this raises, no slot has changed.
+    Raises: ShapeError, DTypeError, SlotMappingError (a slot the cache does not have, or one given twice),
+    ArgumentError (caches that lie over each other, so that one write undoes another).
     """
-    keys, values = np.asarray(k), np.asarray(v)
+    keys, values = as_array("k", k), as_array("v", v)
     check_cache(k_cache, v_cache)
     check_shape("k", keys, ["num_tokens", *k_cache.shape[2:]])
     check_shape("v", values, [keys.shape[0], *v_cache.shape[2:]])
@@ -101,8 +104,15 @@ def write_kv(k: ArrayLike, v: ArrayLike, k_cache: Array, v_cache: Array, *, slot
             raise DTypeError(f"{name} is read-only, expected an array that can be written in place")
     written = slots >= 0
     at = np.divmod(slots[written], k_cache.shape[1])
-    k_cache[at] = keys[written].astype(k_cache.dtype)
-    v_cache[at] = values[written].astype(v_cache.dtype)
+    new_keys, new_values = narrow(keys[written], k_cache.dtype), narrow(values[written], v_cache.dtype)
+    old_keys, old_values = k_cache[at], v_cache[at]
+    k_cache[at], v_cache[at] = new_keys, new_values
+    if not (_same_bits(k_cache[at], new_keys) and _same_bits(v_cache[at], new_values)):
+        k_cache[at], v_cache[at] = old_keys, old_values
+        raise ArgumentError(
+            "k_cache and v_cache lie over each other, expected a place of its own for every key and value "
+            "(KV-ATTN-053 keys-and-values-apart)"
+        )
 
 
 def append_and_attend(
@@ -123,6 +133,7 @@ def append_and_attend(
 
     Shapes and errors: as `write_kv` and `paged_attention`; `seq_lens` include the tokens written here.
     """
+    q = np.array(widen("q", q, dtype))  # q may be a view of a cache
     no_rows: list[int] = []
     tables = {"block_tables": block_tables, "seq_lens": seq_lens, "query_start_loc": query_start_loc}
     paged_attention(
@@ -139,9 +150,19 @@ def check_cache(k_cache: Array, v_cache: Array) -> None:
     """
     check_shape("k_cache", k_cache, ["num_blocks", "block_size", "num_kv_heads", "head_dim"])
     check_shape("v_cache", v_cache, [*k_cache.shape[:3], "head_dim"])
+    check_block_size("k_cache", k_cache)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if not is_real(cache):
             raise DTypeError(f"{name} has dtype {cache.dtype}, expected real numbers (float64 … float8_e5m2)")
+
+
+def check_block_size(name: str, cache: Array) -> None:
+    """Check that the blocks of a cache, `[num_blocks, block_size, ...]`, hold at least one slot.
+
+    Raises: ShapeError.
+    """
+    if cache.shape[1] == 0:
+        raise ShapeError(f"{name} has block_size 0, expected at least 1 (KV-ATTN-010 slot-address)")
 
 
 def check_block_tables(block_tables: ArrayLike, seq_lens: Array, num_blocks: int, block_size: int) -> Array:
@@ -183,6 +204,10 @@ def _check_slots(slot_mapping: ArrayLike, num_tokens: int, num_slots: int) -> Ar
             "(KV-ATTN-055 slots-distinct)"
         )
     return slots
+
+
+def _same_bits(x: Array, y: Array) -> bool:
+    return x.tobytes() == y.tobytes()
 
 
 def _pieces(kv_len: int) -> list[slice]:

@@ -202,6 +202,9 @@ def _turn(
     angles = steps[:, None, None] * inverse_frequencies(base, rotary_dim, yarn)  # [T, 1, R/2]
     cos, sin = magnitude * np.cos(angles), magnitude * np.sin(angles)
     turned = x.copy()
-    turned[..., a] = cos * x[..., a] - sin * x[..., b]
-    turned[..., b] = sin * x[..., a] + cos * x[..., b]
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # infinity times a sine of 0 is NaN, and stays in its pair
+        turned[..., a] = cos * x[..., a] - sin * x[..., b]
+        turned[..., b] = sin * x[..., a] + cos * x[..., b]
     return turned

@@ -21,10 +21,10 @@ from numpy.typing import ArrayLike
 
 from kvref.arrays import Array, as_indices, check_count, check_scalar, check_shape, widen
 from kvref.attention.batch import Batch
-from kvref.attention.dense import attend, check_heads
+from kvref.attention.dense import attend, check_query_heads
 from kvref.attention.merge import State, empty_state
 from kvref.attention.paged import check_cache, locate
-from kvref.errors import ArgumentError, BlockTableError, LengthError, SlotMappingError
+from kvref.errors import ArgumentError, BlockTableError, LengthError, ShapeError, SlotMappingError
 
 #: Stands where a selection has fewer than `top_k` members.
 NONE = -1
@@ -89,9 +89,11 @@ def top_positions(scores: ArrayLike, *, top_k: int) -> Array:
     """Return where the `top_k` highest scores stand along the last axis, −1 where there are fewer.
 
     Shapes: scores [..., num_candidates], −inf for what is no candidate; returns int32 [..., top_k].
-    Raises: DTypeError, ArgumentError (a score that is NaN has no rank).
+    Raises: ShapeError, DTypeError, ArgumentError (a score that is NaN has no rank).
     """
     ranked = _without_nan(widen("scores", scores))
+    if ranked.ndim == 0:
+        raise ShapeError("scores has shape [], expected [..., num_candidates]")
     top_k = check_count("top_k", top_k)
     best = np.argsort(-ranked, axis=-1, kind="stable")[..., :top_k]
     chosen = np.where(np.isneginf(np.take_along_axis(ranked, best, axis=-1)), NONE, best)
@@ -132,7 +134,8 @@ def valid_topk_rows(scores: ArrayLike, positions: ArrayLike, *, score_error: Arr
         raise ArgumentError(
             f"score_error = {error.tolist()}, expected finite numbers >= 0 (KV-ATTN-070 topk-valid-set)"
         )
-    low, high = true - error, true + error
+    with np.errstate(over="ignore"):
+        low, high = true - error, true + error
     return np.array(
         [_is_right(*row) for row in zip(true, low, high, given, strict=True)], dtype=np.bool_
     ).reshape(len(true))
@@ -205,13 +208,14 @@ def sparse_attention(
     """
     q, scale = widen("q", q, dtype), check_scalar("scale", scale)
     check_cache(k_cache, v_cache)
-    check_heads(q, k_cache[0], v_cache[0])
+    check_query_heads(q, "k_cache", *k_cache.shape[2:])
+    widen("k_cache", k_cache[:0], dtype), widen("v_cache", v_cache[:0], dtype)  # refuse before reading
     chosen = _check_selection(slots, q.shape[0], k_cache.shape[0] * k_cache.shape[1])
     result = empty_state(q.shape[0], q.shape[1], v_cache.shape[3], dtype)
     for token, row in enumerate(chosen):
         at = np.divmod(row[row >= 0], k_cache.shape[1])
         if len(at[0]):
-            keys, values = k_cache[at].astype(dtype, copy=False), v_cache[at].astype(dtype, copy=False)
+            keys, values = widen("k_cache", k_cache[at], dtype), widen("v_cache", v_cache[at], dtype)
             everything = np.ones((1, len(keys)), np.bool_)
             state = attend(q[token : token + 1], keys, values, everything, scale=scale)
             result.out[token], result.lse[token] = state.out[0], state.lse[0]

@@ -19,7 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvref.arrays import Array, as_indices, check_count
-from kvref.errors import BlockTableError, LengthError
+from kvref.errors import ArgumentError, BlockTableError, LengthError
+
+#: The largest block id and the largest length: both arrays are int32.
+_LARGEST = int(np.iinfo(np.int32).max)
 
 
 class DenseTables(NamedTuple):
@@ -49,6 +52,7 @@ def dense_to_csr(block_tables: ArrayLike, seq_lens: ArrayLike, *, block_size: in
     if (lens < 0).any():
         where = int(np.argmax(lens < 0))
         raise LengthError(f"seq_lens[{where}] = {lens[where]}, expected >= 0 (KV-ATTN-092 csr-equals-dense)")
+    _check_int32("seq_lens", lens)
     needed = -(-lens // size)  # [B]
     if (needed > tables.shape[1]).any():
         where = int(np.argmax(needed > tables.shape[1]))
@@ -94,16 +98,26 @@ def csr_to_dense(
             "(KV-ATTN-092 csr-equals-dense)"
         )
     _check_blocks("kv_indices", indices)
+    if check_count("padding", padding, minimum=-_LARGEST - 1) > _LARGEST:
+        raise ArgumentError(f"padding = {padding}, expected an int32 (KV-ATTN-092 csr-equals-dense)")
     tables = np.full((len(last), int(counts.max(initial=0))), padding, np.int32)
     tables[np.arange(tables.shape[1]) < counts[:, None]] = indices
     lens = np.where(counts == 0, 0, size * (counts - 1) + last)
+    _check_int32("the length from kv_last_page_len", lens)
     return DenseTables(tables, lens.astype(np.int32))
 
 
 def _check_blocks(name: str, blocks: Array) -> None:
-    limit = np.iinfo(np.int32).max
-    if ((blocks < 0) | (blocks > limit)).any():
-        found = blocks[(blocks < 0) | (blocks > limit)][0]
+    if ((blocks < 0) | (blocks > _LARGEST)).any():
+        found = blocks[(blocks < 0) | (blocks > _LARGEST)][0]
         raise BlockTableError(
-            f"{name} names block {found}, expected 0 to {limit} (KV-ATTN-092 csr-equals-dense)"
+            f"{name} names block {found}, expected 0 to {_LARGEST} (KV-ATTN-092 csr-equals-dense)"
+        )
+
+
+def _check_int32(name: str, lengths: Array) -> None:
+    if (lengths > _LARGEST).any():
+        where = int(np.argmax(lengths > _LARGEST))
+        raise LengthError(
+            f"{name}[{where}] = {lengths[where]}, expected at most {_LARGEST} (KV-ATTN-092 csr-equals-dense)"
         )

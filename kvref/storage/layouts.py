@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from kvref.arrays import Array, check_count, check_shape
+from kvref.arrays import Array, as_array, check_array, check_count, check_shape
 from kvref.errors import ArgumentError, DTypeError, ShapeError
 
 
@@ -72,7 +72,7 @@ def layout_of(name: str, argument: str = "layout") -> Layout:
 
     Raises: ArgumentError if it is not one of `LAYOUTS`.
     """
-    if name not in LAYOUTS:
+    if not isinstance(name, str) or name not in LAYOUTS:
         raise ArgumentError(f"{argument} = {name!r}, expected one of {', '.join(LAYOUTS)} (KV-ATTN-091)")
     return LAYOUTS[name]
 
@@ -84,13 +84,14 @@ def convert_layout(cache: Array, *, source: str, target: str, x: int | None = No
     hold the two in one array; `join_kv` and `split_kv` go between. `x` is how many channels stay together in
     an `x_split` target, by default those in 16 bytes. Any dtype, any strides; the result is new and
     contiguous.
-    Raises: ShapeError, ArgumentError.
+    Raises: ShapeError, DTypeError, ArgumentError.
 
     >>> keys = np.arange(12).reshape(1, 2, 3, 2)  # one block of two slots, three heads of two channels
     >>> convert_layout(keys, source="nhd", target="hnd")[0, 2].tolist()
     [[4, 5], [10, 11]]
     """
     one, other = layout_of(source, "source"), layout_of(target, "target")
+    check_array("cache", cache)
     if one.holds_both != other.holds_both:
         raise ArgumentError(
             f"source = {source!r} and target = {target!r}, expected two layouts that both hold keys and "
@@ -157,7 +158,9 @@ def slot_offset(
     Raises: ArgumentError (an unknown layout, or an index outside the shape).
     """
     layout_of(layout)
-    _check_inside(layout, shape, block=block, offset=offset, head=head, channel=channel, kv=kv)
+    block, offset, head, channel, kv = _inside(
+        layout, shape, block=block, offset=offset, head=head, channel=channel, kv=kv
+    )
     blocks, size, heads, dim, x = (getattr(shape, field.name) for field in fields(shape))
     by_name = {
         "nhd": ((block * size + offset) * heads + head) * dim + channel,
@@ -174,14 +177,25 @@ def slot_offset(
     return by_name[layout]
 
 
-def _check_inside(layout: str, shape: CacheShape, **indices: Any) -> None:
+def _inside(layout: str, shape: CacheShape, **indices: Any) -> list[Any]:
+    """Return indices as int64, in which no address overflows; checked against the shape."""
     heads = 1 if layout == "record" else shape.num_kv_heads
     both = 2 if LAYOUTS[layout].holds_both else 1
     extents = (shape.num_blocks, shape.block_size, heads, shape.head_dim, both)
+    checked = []
     for (name, index), extent in zip(indices.items(), extents, strict=True):
-        values = np.asarray(index)
+        values = as_array(name, index)
         if not np.issubdtype(values.dtype, np.integer) or ((values < 0) | (values >= extent)).any():
             raise ArgumentError(f"{name} = {index!r}, expected integers from 0 to {extent - 1} (KV-ATTN-091)")
+        checked.append(index if isinstance(index, int) else values.astype(np.int64))
+    try:
+        np.broadcast_shapes(*(np.shape(index) for index in checked))
+    except ValueError:
+        shapes = ", ".join(f"{name} {list(np.shape(index))}" for name, index in indices.items())
+        raise ShapeError(
+            f"indices have shapes {shapes}, expected ones that broadcast (KV-ATTN-091)"
+        ) from None
+    return checked
 
 
 def _rearrange(cache: Array, source: Layout, target: Layout, x: int) -> Array:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from strategies import Ragged, batches, ragged, variants
 
 from kvref.attention import dense
+from kvref.attention.arithmetic import Arithmetic
 from kvref.attention.bounds import REFERENCE, dense_bound, exceeds
 from kvref.attention.dense import attention, blend, no_cache_tokens_computed, softmax
 from kvref.errors import ArgumentError, DTypeError, LengthError, ShapeError
@@ -161,6 +162,19 @@ def test_blend_of_zero_weight_ignores_infinity() -> None:
     assert out.tolist() == [[[3.0]]]
 
 
+def test_float32_takes_sinks_and_slopes_of_float64() -> None:
+    """They are arguments, not cached numbers: a list of Python floats goes with either arithmetic."""
+    batch = ragged(3, (5, 2), (3, 1))
+    arguments = {**batch.lengths, "scale": 0.5, "sinks": [0.1] * 6, "alibi_slopes": [0.3] * 6}
+    q, k, v = (x.astype(np.float32) for x in (batch.q, batch.k, batch.v))
+    narrow = attention(q, k, v, dtype=np.float32, **arguments)
+    assert narrow.out.dtype == narrow.lse.dtype == np.float32
+    facts = Arithmetic(normalized=True, rounded_sum=True, block=None)
+    state, bound = dense_bound(q, k, v, **arguments, arithmetic=facts)
+    assert not exceeds(narrow.out, state.out, bound.out).any()
+    assert not exceeds(narrow.lse, state.lse, bound.lse).any()
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -188,6 +202,8 @@ def test_blend_of_zero_weight_ignores_infinity() -> None:
         ({"rows": [4]}, LengthError, r"rows = \[4\], expected indices below 4"),
         ({"rows": [-1]}, LengthError, r"rows = \[-1\], expected indices below 4"),
         ({"window": True}, ArgumentError, "window = True, expected an integer >= 1"),
+        ({"dtype": np.float16}, DTypeError, "dtype = .*float16.*, expected float64 or float32"),
+        ({"sinks": [[1.0], [1.0, 2.0]]}, ShapeError, "sinks holds rows of unequal length"),
         ({"dtype": np.float32}, DTypeError, "q has dtype float64, which float32 cannot hold exactly"),
     ],
 )

@@ -40,6 +40,12 @@ def test_attended_set_follows_its_rules(n, n_q, causal, window, chunk, data) -> 
     np.testing.assert_array_equal(found, np.array(expected, bool).reshape(n_q, n))
 
 
+def test_widest_window_admits_everything() -> None:
+    """The largest int64, as a way to say none, must not wrap at a negative position."""
+    variant = Variant(scale=1.0, causal=False, window=2**63 - 1)
+    assert attended(variant, np.array([-2, -1, 0]), 1).all()
+
+
 @pytest.mark.parametrize("window", [1, 2, 5, 16])
 def test_window_holds_its_own_token_and_no_more(window: int) -> None:
     """W tokens, the query's own among them: what Mistral, vLLM and onnxruntime mean by a window of W."""
@@ -52,6 +58,10 @@ def test_window_holds_its_own_token_and_no_more(window: int) -> None:
     [
         ("scale", float("nan"), "scale = nan, expected a finite number"),
         ("scale", "0.5x", "scale = '0.5x', expected a finite number"),
+        ("scale", "0.5", "scale = '0.5', expected a finite number"),
+        ("causal", "no", "causal = 'no', expected True or False"),
+        ("causal", 1, "causal = 1, expected True or False"),
+        ("window", 2**63, "window = 9223372036854775808, expected an integer below"),
         ("window", 0, "window = 0, expected an integer >= 1"),
         ("window", 2.0, "window = 2.0, expected an integer >= 1"),
         ("chunk_size", -3, "chunk_size = -3, expected an integer >= 1"),

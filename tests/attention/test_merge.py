@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import batches, dyadic, ragged
 
+from kvref.arrays import DTYPES
 from kvref.attention.bounds import REFERENCE, dense_bound, exceeds
 from kvref.attention.dense import attend, attention
 from kvref.attention.merge import State, empty_state, merge, merge_all, with_sinks
@@ -30,6 +31,25 @@ def test_empty_state_is_the_identity(seed: int) -> None:
     for merged in (merge(a, none), merge(none, a)):
         np.testing.assert_array_equal(merged.out, a.out)
         np.testing.assert_array_equal(merged.lse, a.lse)
+
+
+@pytest.mark.parametrize("unread", [np.nan, np.inf])
+def test_output_of_an_empty_state_is_not_read(unread: float) -> None:
+    """Where the lse is −inf, a kernel may have left anything in `out`."""
+    (a,) = states(0, 1)
+    garbage = State(np.full_like(a.out, unread), np.full_like(a.lse, -np.inf))
+    for merged in (merge(a, garbage), merge(garbage, a)):
+        np.testing.assert_array_equal(merged.out, a.out)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_states_are_merged_in_float64(dtype: str) -> None:
+    """The inputs are widened exactly; nothing is computed in their own format."""
+    a, b = (State(*(x.astype(DTYPES[dtype]) for x in state)) for state in states(1, 2))
+    wide = merge(*(State(*(x.astype(np.float64) for x in state)) for state in (a, b)))
+    merged = merge(a, b)
+    assert merged.out.dtype == merged.lse.dtype == np.float64
+    np.testing.assert_array_equal(merged.out, wide.out)
 
 
 def test_two_empty_states_stay_empty() -> None:

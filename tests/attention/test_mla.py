@@ -16,7 +16,7 @@ from kvref.attention.mla import (
     mla_attention,
     mla_attention_naive,
 )
-from kvref.errors import ArgumentError, BlockTableError, KVError, LengthError, ShapeError
+from kvref.errors import ArgumentError, BlockTableError, DTypeError, KVError, LengthError, ShapeError
 
 #: Twice the unit roundoff of float64: the factor 2 pays for the rounding of the bounds themselves.
 U = 2.0**-52
@@ -215,7 +215,9 @@ def test_rows_and_variants_are_those_of_paged_attention() -> None:
 BAD = [
     ({"latent_dim": 12}, ArgumentError, r"latent_dim = 12, expected at most 11.* \(KV-ATTN-061"),
     ({"latent_dim": 0}, ArgumentError, "latent_dim = 0, expected an integer >= 1"),
-    ({"q": np.zeros((3, 3, 10))}, ShapeError, "k has shape"),
+    ({"q": np.zeros((3, 3, 10))}, ShapeError, r"q has shape \[3, 3, 10\], expected .*, 11\]"),
+    ({"kv_cache": np.zeros((4, 0, 11))}, ShapeError, "k_cache has block_size 0, expected at least 1"),
+    ({"kv_cache": [[[0.0] * 11]]}, DTypeError, "kv_cache is a list, expected a NumPy array"),
     ({"kv_cache": np.zeros((4, 4, 1, 11))}, ShapeError, "kv_cache has shape"),
     ({"block_tables": [[99, 0], [0, 0]]}, BlockTableError, r"block_tables\[0, 0\] = 99"),
     ({"seq_lens": [-1, 3]}, LengthError, r"seq_lens\[0\] = -1"),

@@ -10,7 +10,15 @@ from kvref.arrays import DTYPES
 from kvref.attention import paged
 from kvref.attention.bounds import REFERENCE, dense_bound, exceeds, paged_bound
 from kvref.attention.paged import append_and_attend, paged_attention, write_kv
-from kvref.errors import BlockTableError, DTypeError, KVError, LengthError, ShapeError, SlotMappingError
+from kvref.errors import (
+    ArgumentError,
+    BlockTableError,
+    DTypeError,
+    KVError,
+    LengthError,
+    ShapeError,
+    SlotMappingError,
+)
 
 
 @given(st.data(), batches(max_len=20), st.integers(1, 9), st.integers(0, 99))
@@ -169,6 +177,27 @@ READS = {
     "complex cache": ({"k_cache": np.zeros((3, 4, 2, 8), complex)}, DTypeError, "dtype complex128"),
     "integer cache": ({"k_cache": np.zeros((3, 4, 2, 8), np.int32)}, DTypeError, "k_cache has dtype int32"),
     "negative length": ({"seq_lens": [-6]}, LengthError, r"seq_lens\[0\] = -6"),
+    "pool without blocks": (
+        {"k_cache": np.zeros((0, 4, 2, 8)), "v_cache": np.zeros((0, 4, 2, 8))},
+        BlockTableError,
+        r"block_tables\[0, 0\] = 0, but k_cache has 0 blocks",
+    ),
+    "blocks without slots": (
+        {"k_cache": np.zeros((3, 0, 2, 8)), "v_cache": np.zeros((3, 0, 2, 8))},
+        ShapeError,
+        "k_cache has block_size 0, expected at least 1",
+    ),
+    "tables of unequal rows": ({"block_tables": [[0, 1], [0]]}, ShapeError, "block_tables holds rows of"),
+    "entries past int64": (
+        {"block_tables": np.full((1, 2), 2**64 - 1, np.uint64)},
+        DTypeError,
+        r"block_tables holds 18446744073709551615, expected integers below 2\^63",
+    ),
+    "arithmetic narrower than the cache": (
+        {"dtype": np.float32},
+        DTypeError,
+        "k_cache has dtype float64, which float32 cannot hold exactly",
+    ),
 }
 
 
@@ -184,7 +213,7 @@ def test_bad_read_is_named_and_changes_nothing(change: dict, error: type[Excepti
         "scale": 1.0,
         **change,
     }
-    q, new = np.zeros((1, 2, 8)), np.ones((1, 2, 8))
+    q, new = np.zeros((1, 2, 8), np.float32), np.ones((1, 2, 8))
     with pytest.raises(error, match=message):
         paged_attention(q, **arguments)
     with pytest.raises(KVError):
@@ -204,6 +233,12 @@ WRITES = {
     "heads of k": ({"k": np.ones((2, 3, 8))}, ShapeError, r"k has shape \[2, 3, 8\]"),
     "width of v": ({"v": np.ones((2, 2, 7))}, ShapeError, r"v has shape \[2, 2, 7\]"),
     "integer keys": ({"k": np.ones((2, 2, 8), int)}, DTypeError, "k has dtype int64"),
+    "slot past int64": (
+        {"slot_mapping": np.array([3, 2**64 - 1], np.uint64)},
+        DTypeError,
+        "slot_mapping holds 18446744073709551615",
+    ),
+    "keys of unequal rows": ({"k": [[1.0], [1.0, 2.0]]}, ShapeError, "k holds rows of unequal length"),
 }
 
 
@@ -225,6 +260,60 @@ def test_read_only_cache_is_refused_before_the_other_is_written() -> None:
     with pytest.raises(DTypeError, match="v_cache is read-only"):
         write_kv(np.ones((1, 2, 8)), np.ones((1, 2, 8)), k_cache, v_cache, slot_mapping=[1])
     assert (k_cache == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "past_largest"),
+    [("float32", np.inf), ("float16", np.inf), ("bfloat16", np.inf), ("float8_e4m3fn", np.nan)],
+)
+def test_number_past_the_format_becomes_infinity_or_nan(dtype: str, past_largest: float) -> None:
+    """Overflow is stored as what it is, without a warning that, as an error, would leave half a write."""
+    k_cache, v_cache = (np.zeros((1, 1, 1, 1), DTYPES[dtype]) for _ in range(2))
+    write_kv(np.full((1, 1, 1), 2.0), np.full((1, 1, 1), 1e39), k_cache, v_cache, slot_mapping=[0])
+    assert k_cache[0, 0, 0, 0] == 2
+    np.testing.assert_array_equal(v_cache.astype(np.float64), past_largest)
+
+
+def test_new_tokens_may_lie_in_the_cache_they_are_written_to() -> None:
+    """Values taken from the key cache, and queries too, are those from before the write."""
+    rng = np.random.default_rng(4)
+    k_cache, v_cache, k = dyadic(rng, 4, 2, 2, 8), dyadic(rng, 4, 2, 2, 8), dyadic(rng, 2, 2, 8)
+    views = k_cache.reshape(8, 2, 8)[1:3]
+    old = views.copy()
+    arguments = {
+        "slot_mapping": [1, 2],
+        "block_tables": [[0, 1]],
+        "seq_lens": [3],
+        "query_start_loc": [0, 2],
+        "scale": 1.0,
+    }
+    expected = append_and_attend(old, k, old, k_cache.copy(), v_cache.copy(), **arguments)
+    answer = append_and_attend(views, k, views, k_cache, v_cache, **arguments)
+    np.testing.assert_array_equal(answer.out, expected.out)
+    np.testing.assert_array_equal(v_cache.reshape(8, 2, 8)[1:3], old)
+
+
+def test_caches_that_lie_over_each_other_are_refused() -> None:
+    """One array for both would keep the values alone; blocks that share memory would keep the last one."""
+    one = np.zeros((2, 2, 2, 8))
+    shared = np.lib.stride_tricks.as_strided(np.zeros((1, 2, 2, 8)), one.shape, (0, *one.strides[1:]))
+    k, v = np.ones((2, 2, 8)), np.full((2, 2, 8), 2.0)
+    k[1] = 3.0
+    for k_cache, v_cache in ((one, one), (shared, one), (one, shared)):
+        with pytest.raises(ArgumentError, match=r"lie over each other.*KV-ATTN-053"):
+            write_kv(k, v if v_cache is one else k, k_cache, v_cache, slot_mapping=[1, 3])
+        assert (k_cache == 0).all()
+        assert (v_cache == 0).all()
+
+
+def test_pool_without_blocks_serves_requests_without_context() -> None:
+    """Nothing is read, and every row is empty."""
+    cache = np.zeros((0, 4, 2, 8))
+    answer = paged_attention(
+        np.ones((1, 2, 8)), cache, cache, block_tables=[[]], seq_lens=[0], query_start_loc=[0, 1], scale=1.0
+    )
+    assert (answer.out == 0).all()
+    assert np.isneginf(answer.lse).all()
 
 
 @pytest.mark.parametrize("window", [None, 9])

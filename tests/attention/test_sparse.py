@@ -304,8 +304,13 @@ def test_positions_become_slots_through_the_table_of_their_request() -> None:
         ({"slots": [[0]]}, ShapeError, r"slots has shape \[1, 1\]"),
         ({"slots": [[0.0]] * 4}, DTypeError, "slots has dtype float64"),
         ({"scale": float("inf")}, ArgumentError, "scale = inf"),
-        ({"q": np.zeros((4, 5, 5))}, ShapeError, "q has 5 heads and k has 2"),
+        ({"q": np.zeros((4, 5, 5))}, ShapeError, "q has 5 heads and k_cache has 2"),
         ({"v_cache": np.zeros((7, 2, 2, 3))}, ShapeError, "v_cache has shape"),
+        (
+            {"q": np.zeros((4, 6, 5), np.float16), "dtype": np.float32},
+            DTypeError,
+            "k_cache has dtype float64, which float32 cannot hold exactly",
+        ),
     ],
 )
 def test_impossible_selection_is_refused(change: dict, error: type[KVError], says: str) -> None:

@@ -72,6 +72,7 @@ def test_dense_and_compressed_name_the_same_slots(
         ({"block_tables": [[0, 1], [-1, 0]]}, BlockTableError, "block_tables names block -1"),
         ({"block_tables": [[0, 1], [2**31, 0]]}, BlockTableError, "block_tables names block 2147483648"),
         ({"block_size": 0}, ArgumentError, "block_size = 0"),
+        ({"seq_lens": [1, 2**31], "block_size": 2**30}, LengthError, r"seq_lens\[1\] = 2147483648"),
     ],
 )
 def test_impossible_matrix_is_refused(change: dict, error: type[KVError], says: str) -> None:
@@ -93,6 +94,13 @@ def test_impossible_matrix_is_refused(change: dict, error: type[KVError], says: 
         ({"kv_last_page_len": [4, 5]}, LengthError, r"kv_last_page_len\[1\] = 5, expected 1 to 4"),
         ({"kv_indices": [0, -1, 2]}, BlockTableError, "kv_indices names block -1"),
         ({"block_size": -1}, ArgumentError, "block_size = -1"),
+        (
+            {"block_size": 2**31},
+            LengthError,
+            r"kv_last_page_len\[1\] = 2147483649, expected at most 2147483647",
+        ),
+        ({"padding": 2**31}, ArgumentError, "padding = 2147483648, expected an int32"),
+        ({"padding": 1.5}, ArgumentError, "padding = 1.5, expected an integer"),
     ],
 )
 def test_impossible_rows_are_refused(change: dict, error: type[KVError], says: str) -> None:

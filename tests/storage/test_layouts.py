@@ -176,6 +176,16 @@ def test_address_of_a_far_block_needs_more_than_32_bits() -> None:
     assert slot_offset("blocks_nhd", shape, block=2**24, offset=0, head=0, channel=0) == 2**39
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.uint64])
+def test_address_does_not_overflow_the_dtype_of_its_indices(dtype: Any) -> None:
+    """Block ids come as int32 from a block table; the address they lead to is an int64."""
+    shape = CacheShape(num_blocks=256, block_size=2**16, num_kv_heads=8, head_dim=128)
+    index = {"block": 255, "offset": 2, "head": 7, "channel": 100}
+    narrow = {name: np.array([i], dtype) for name, i in index.items()}
+    for layout in LAYOUTS.keys() - {"record"}:
+        assert slot_offset(layout, shape, **narrow).tolist() == [slot_offset(layout, shape, **index)]
+
+
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
@@ -193,6 +203,8 @@ def test_address_of_a_far_block_needs_more_than_32_bits() -> None:
 def test_impossible_conversion_is_refused(change: dict, error: type[KVError], says: str) -> None:
     """The error names the layout and the axis; the cache keeps its bits."""
     cache = numbered((2, 4, 3, 6))
+    with pytest.raises(DTypeError, match="cache is a list, expected a NumPy array"):
+        convert_layout(cache.tolist(), source="nhd", target="hnd")
     with pytest.raises(error, match=says):
         convert_layout(cache, **{"source": "nhd", "target": "hnd", **change})
     assert (cache == numbered((2, 4, 3, 6))).all()
@@ -223,6 +235,8 @@ def test_index_outside_the_cache_has_no_address(index: dict) -> None:
         slot_offset("nhd", shape, **{**good, **index})
     with pytest.raises(ArgumentError, match="head = 1"):
         slot_offset("record", shape, **{**good, "head": 1})
+    with pytest.raises(ShapeError, match=r"block \[2\], offset \[3\], .* expected ones that broadcast"):
+        slot_offset("nhd", shape, **{**good, "block": [0, 1], "offset": [0, 0, 0]})
 
 
 def test_shape_of_a_cache_is_checked() -> None:

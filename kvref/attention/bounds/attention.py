@@ -14,16 +14,17 @@ from typing import NamedTuple, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, check_shape, dtype_name, widen
-from kvref.attention.arithmetic import REFERENCE, Arithmetic, gamma
+from kvref.arrays import Array, as_array, check_shape, widen
+from kvref.attention.arithmetic import REFERENCE, Arithmetic, gamma, resolved
 from kvref.attention.batch import Batch
 from kvref.attention.bounds import forward_error
 from kvref.attention.bounds.forward_error import Rows
 from kvref.attention.bounds.likely_error import likely_out_bound
-from kvref.attention.dense import attend, check_heads
+from kvref.attention.dense import attend, check_heads, check_query_heads
 from kvref.attention.masks import Variant, VariantArgs
 from kvref.attention.merge import State, with_sinks
 from kvref.attention.paged import TOKENS_PER_PIECE, check_block_tables, check_cache, locate
+from kvref.errors import DTypeError
 
 #: Elements of one array over rows and positions: 2 MiB of float64.
 _ROWS_TIMES_POSITIONS = 2**18
@@ -40,11 +41,11 @@ def attention_bound(
     q: ArrayLike,
     k: ArrayLike,
     v: ArrayLike,
-    allowed: Array,
+    allowed: ArrayLike,
     *,
     scale: float,
     softcap: float | None = None,
-    bias: Array | None = None,
+    bias: ArrayLike | None = None,
     sinks: ArrayLike | None = None,
     arithmetic: Arithmetic,
     independent: bool = False,
@@ -58,11 +59,15 @@ def attention_bound(
     of 1e-12 per number, if roundings are independent: for random data that the caller has drawn itself.
     Raises: ShapeError, DTypeError.
     """
-    facts = arithmetic.resolve(dtype_name(np.asarray(q)))
+    facts = resolved(arithmetic, "q", q)
     q, k, v = widen("q", q), widen("k", k), widen("v", v)
     check_heads(q, k, v)
+    allowed = as_array("allowed", allowed)
     check_shape("allowed", allowed, [q.shape[0], k.shape[0]])
+    if allowed.dtype != np.bool_:
+        raise DTypeError(f"allowed has dtype {allowed.dtype}, expected bool (KV-ATTN-025 boolean-mask)")
     if bias is not None:
+        bias = widen("bias", bias)
         check_shape("bias", bias, [q.shape[1], q.shape[0], k.shape[0]])
     lens = np.array([q.shape[0]]), np.array([k.shape[0]])
     variant = Variant(scale=scale, softcap=softcap, sinks=sinks).for_batch(q.shape[1], *lens)
@@ -86,7 +91,7 @@ def dense_bound(
     Shapes and errors: as `dense.attention`; "input" in `arithmetic` is the dtype of `q`;
     `independent` as `attention_bound`.
     """
-    facts = arithmetic.resolve(dtype_name(np.asarray(q)))
+    facts = resolved(arithmetic, "q", q)
     q, k, v = widen("q", q), widen("k", k), widen("v", v)
     check_heads(q, k, v)
     batch = Batch.of(q, query_start_loc, seq_lens, variant)
@@ -117,10 +122,10 @@ def paged_bound(
     Shapes and errors: as `paged.paged_attention`; "input" in `arithmetic` is the dtype of `q`. Slots outside
     the attended set are not read.
     """
-    facts = arithmetic.resolve(dtype_name(np.asarray(q)))
+    facts = resolved(arithmetic, "q", q)
     q = widen("q", q)
     check_cache(k_cache, v_cache)
-    check_heads(q, k_cache[0], v_cache[0])
+    check_query_heads(q, "k_cache", *k_cache.shape[2:])
     batch = Batch.of(q, query_start_loc, seq_lens, variant)
     tables = check_block_tables(block_tables, batch.seq_lens, k_cache.shape[0], k_cache.shape[1])
     width = v_cache.shape[3]

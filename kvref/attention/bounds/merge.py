@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, dtype_name, widen
-from kvref.attention.arithmetic import REFERENCE, Arithmetic, gamma
+from kvref.arrays import Array, widen
+from kvref.attention.arithmetic import REFERENCE, Arithmetic, gamma, resolved
 from kvref.attention.bounds.attention import Bound
 from kvref.attention.merge import State, merge
 
@@ -30,7 +30,7 @@ def merge_bound(
     `arithmetic` is the dtype of `out_a`. Where both states are empty the bound is 0.
     Raises: ShapeError, DTypeError.
     """
-    facts = arithmetic.resolve(dtype_name(np.asarray(out_a)))
+    facts = resolved(arithmetic, "out_a", out_a)
     a = State(widen("out_a", out_a), widen("lse_a", lse_a))
     b = State(widen("out_b", out_b), widen("lse_b", lse_b))
     state = merge(a, b)

@@ -24,8 +24,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, as_indices, dtype_name, widen
-from kvref.attention.arithmetic import Arithmetic, Format, gamma
+from kvref.arrays import Array, as_indices, widen
+from kvref.attention.arithmetic import Arithmetic, Format, gamma, resolved
 from kvref.attention.rope import apply_rope, channel_pairs, inverse_frequencies
 
 #: Roundings of a product on its way into the result: the table's, its own, the sum's.
@@ -48,7 +48,7 @@ def rope_bound(
     roundings, 2^−29 of a kernel's in the angles, are covered by the two float32 roundings allowed to θ beyond
     its power.
     """
-    facts = arithmetic.resolve(dtype_name(np.asarray(x)))
+    facts = resolved(arithmetic, "x", x)
     named = {"base": base, "rotary_dim": rotary_dim, "style": style, "rotated_part": rotated_part}
     exact = apply_rope(x, positions=positions, **named)  # type: ignore[arg-type]  # four arguments by name
     x = widen("x", x)
@@ -64,8 +64,9 @@ def rope_bound(
     first, second = channel_pairs(x.shape[2], rotary_dim, style, rotated_part)
     a, b = np.abs(x[..., first]), np.abs(x[..., second])
     g = gamma(_ROUNDINGS, output.roundoff)
-    turned = (1 + g) * off * (a + b) + output.underflow * (4 + 2 * (a + b))
     bound = np.zeros_like(x)
-    bound[..., first] = turned + g * (cos * a + sin * b)
-    bound[..., second] = turned + g * (sin * a + cos * b)
-    return exact, bound
+    with np.errstate(over="ignore", invalid="ignore"):
+        turned = (1 + g) * off * (a + b) + output.underflow * (4 + 2 * (a + b))
+        bound[..., first] = turned + g * (cos * a + sin * b)
+        bound[..., second] = turned + g * (sin * a + cos * b)
+    return exact, np.where(np.isnan(bound), np.inf, bound)
