@@ -14,6 +14,7 @@ import numpy as np
 from kvref.arrays import Array, dtype_of
 from kvref_conformance.cases import Case
 from kvref_conformance.contracts import Call, OutputSpec, Scalar
+from kvref_conformance.untouched import untouched
 
 #: Finite poison for dead slots: reading one pulls weight towards it, whatever the query.
 POISON_KEY, POISON_VALUE = 64.0, -200.0
@@ -76,7 +77,8 @@ class Placement:
     shared_blocks: int = 0
     """Leading blocks that all requests share (their contexts must agree there)."""
     block_stride: int | None = None
-    """Elements from one block to the next, if the caches are strided views."""
+    """Elements from one block to the next, if the caches are strided views; where they are fewer than a block
+    has, blocks lie over each other."""
     tables: Array | None = None
     """Block tables to use as they are, instead of drawing them."""
     num_blocks: int | None = None
@@ -130,11 +132,12 @@ def blank(shape: tuple[int, ...], head_dim: int, dtype: str, fill: float, block_
     if block_stride is None:
         return np.full((*shape, head_dim), fill, kind)
     span = (shape[0] - 1) * block_stride + int(np.prod(shape[1:])) * head_dim
-    flat = np.zeros(span, kind)  # untouched memory: only the blocks themselves become resident
+    flat = untouched(span * kind.itemsize).view(kind)  # only the blocks themselves become resident
     inner = (shape[2] * head_dim, head_dim, 1)
     strides = tuple(step * kind.itemsize for step in (block_stride, *inner))
     view = np.lib.stride_tricks.as_strided(flat, (*shape, head_dim), strides)
-    view[...] = fill
+    if block_stride >= shape[1] * inner[0]:
+        view[...] = fill  # blocks that lie over each other are left at zero: filling them would take long
     return view
 
 

@@ -84,15 +84,70 @@ class Trial:
         where = Placement(seed=self.case.seed + 1) if placement is None else placement
         return self.call(present(problem, self.case, where, lse=lse), problem)
 
-    def expect_attention(self, problem: Problem, result: Result) -> None:
+    def expect_attention(self, problem: Problem, result: Result, tokens: Array | None = None) -> None:
         """Hold an answer to the oracle: exact where the problem is exact, within the bound elsewhere.
 
+        `tokens [num_tokens]` says whose outputs are judged; None: all of them, and the lse if there is one.
         Raises: Violation.
         """
         expected = self.oracle.attention(problem)
-        self._expect_out(problem, result, expected)
-        if "lse" in result.answer.outputs:
+        self._expect_out(problem, result, expected, tokens)
+        if tokens is None and "lse" in result.answer.outputs:
             self.expect_within("lse", result, result.lse, expected.lse, expected.lse_bound)
+
+    def expect_hunts(self, problem: Problem, result: Result) -> None:
+        """Hold every query to finding its needle in its attended set, and to not finding it elsewhere.
+
+        A needle is found if its value comes back, of whatever kv head. Nothing else of a row is asked.
+        Raises: Violation.
+        """
+        hunted = np.asarray(problem.hunts)
+        due = self.oracle.attention(problem).exact
+        request = np.repeat(np.arange(len(problem.seq_lens)), problem.query_lens)
+        position = problem.context_start_loc[:-1][request][:, None] + np.maximum(hunted, 0)
+        values = problem.v.astype(np.float64)[position]  # [T, H, num_kv_heads, Dv]
+        found = (values == result.out[:, :, None, :]).all(axis=-1).any(axis=-1)
+        wrong = (hunted >= 0) & (found != due)
+        if not wrong.any():
+            return
+        token, head = (int(i) for i in np.argwhere(wrong)[0])
+        row = result.out[token, head]
+        did = "did not find" if due[token, head] else "found"
+        where = f"position {hunted[token, head]}{'' if due[token, head] else ', outside its attended set'}"
+        reading = what_was_read(problem, result.call, token, head, row)
+        raise Violation(
+            f"request {request[token]}, token {token}, head {head}: {did} {where}{reading.sentence}",
+            result=result,
+            detail={
+                "where": [token, head, 0],
+                "outside": int(wrong.sum()),
+                "of": int(wrong.size),
+                "reading": reading.to_dict(),
+            },
+        )
+
+    def expect_same(self, what: str, problem: Problem, result: Result, other: Result) -> None:
+        """Hold two outputs to each other: equal where the problem is exact, else within twice the bound.
+
+        Both may be wrong in the same way; NaN equals NaN. Raises: Violation naming the worst difference.
+        """
+        expected = self.oracle.attention(problem)
+        self.expect_alike(what, result, result.out, other.out, 2 * expected.out_bound)
+
+    def expect_alike(self, what: str, result: Result, observed: Array, other: Array, slack: Array) -> None:
+        """Hold two answers of the subject to each other, NaN equal to NaN.
+
+        Raises: Violation naming the worst difference.
+        """
+        apart = exceeds(observed, other, slack) & ~(_is_nan(observed) & _is_nan(other))
+        if apart.any():
+            where = _worst(observed, other, slack, apart)
+            raise Violation(
+                f"{what}: out{list(where)} = {observed[where]:.6g}, otherwise {other[where]:.6g}"
+                f" ({int(apart.sum())} of {apart.size} differ)",
+                result=result,
+                detail={"where": list(where), "outside": int(apart.sum()), "of": int(apart.size)},
+            )
 
     def expect_equal(self, what: str, result: Result, observed: Array, expected: Array) -> None:
         """Hold two arrays to the same values, bit for bit (NaN equals NaN).
@@ -151,10 +206,13 @@ class Trial:
         if not holds:
             raise Violation(message, result=result, detail=detail)
 
-    def _expect_out(self, problem: Problem, result: Result, expected: Expected) -> None:
+    def _expect_out(self, problem: Problem, result: Result, expected: Expected, tokens: Array | None) -> None:
         observed, bound = result.out, expected.out_bound
-        self._note_margin(observed, expected.out, bound)
         outside = exceeds(observed, expected.out, bound)
+        if tokens is not None:
+            outside &= tokens[:, None, None]
+        else:
+            self._note_margin(observed, expected.out, bound)
         if not outside.any():
             return
         token, head, channel = _worst(observed, expected.out, bound, outside)

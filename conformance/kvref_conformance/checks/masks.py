@@ -1,10 +1,13 @@
 """Checks of the attended set: causal corner, windows, chunks, spans, boolean masks.
 
-All hunt needles on both sides of an edge: a needle inside is found exactly, one outside not at all.
+All hunt needles on both sides of an edge: a needle inside is found exactly, one outside not at all. Only that
+is judged, so that a fault on the other side of a row is another rule's. What a window or a chunk admits in
+all is judged where there is no other side: the last token of a request has no future.
 """
 
 import numpy as np
 
+from kvref.arrays import Array
 from kvref_conformance.cases import Case, Level, lattice
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
@@ -36,68 +39,85 @@ def _chunks(claims: Claims, verb: str, level: Level) -> list[Case]:
 
 @check("KV-ATTN-020", features=("prefill",))
 def causal_corner_is_bottom_right(trial: Trial) -> None:
-    """Each query of a chunk finds its own position and does not find the next one."""
-    problem = needles(trial.case, hunt_near(trial.case, 0, 1))
-    trial.expect_attention(problem, trial.attend(problem))
+    """Each query of a chunk finds its own position and none of the later ones."""
+    case = trial.case
+    hunts = hunt_near(case, 0, 1, 0, 2)
+    hunts[:, 4::5] = hunt_in_turn(case, [[n - 1] for n in case.seq_lens])[:, 4::5]
+    problem = needles(case, hunts)
+    trial.expect_hunts(problem, trial.attend(problem))
 
 
 @check("KV-ATTN-021", features=("window",), cases=_windows)
 def window_holds_exactly_w_tokens(trial: Trial) -> None:
-    """Needles at t − W + 1 and t − W: only the first may be found."""
-    window = trial.case.option("window")
+    """Needles at t − W + 1 and t − W, one beyond and the oldest: only the first may be found."""
+    case, window = trial.case, trial.case.option("window")
     reach = window + (trial.claims.choice("window-spelling") == "left")
-    hunts = hunt_near(trial.case, 1 - reach, -reach)
-    problem = needles(trial.case, hunts, window=window)
-    trial.expect_attention(problem, trial.attend(problem))
+    hunts = hunt_near(case, 1 - reach, -reach, 1 - reach, -reach - 1)
+    hunts[:, 4::5] = 0
+    problem = needles(case, hunts, window=window)
+    result = trial.attend(problem)
+    trial.expect_hunts(problem, result)
+    trial.expect_attention(problem, result, _last_tokens_of(problem))
 
 
 @check("KV-ATTN-022", features=("window", "prefill"), cases=_windows)
 def window_never_looks_ahead(trial: Trial) -> None:
-    """Needles one position ahead of each query: none may be found, inside the window's width or not."""
-    window = trial.case.option("window")
-    problem = needles(trial.case, hunt_near(trial.case, 0, 1), window=window)
-    trial.expect_attention(problem, trial.attend(problem))
+    """Needles ahead of each query, next to it and at the end: none may be found, as wide as the window is."""
+    case, window = trial.case, trial.case.option("window")
+    hunts = hunt_near(case, 1, 2, 1, max(window - 1, 1))
+    hunts[:, 4::5] = hunt_in_turn(case, [[n - 1] for n in case.seq_lens])[:, 4::5]
+    problem = needles(case, hunts, window=window)
+    ahead = np.where(hunts > hunt_near(case, 0), np.asarray(problem.hunts), -1)
+    trial.expect_hunts(problem.but(hunts=ahead), trial.attend(problem))
 
 
 @check("KV-ATTN-023", features=("chunk_size",), cases=_chunks)
 def chunk_starts_at_its_own_multiple(trial: Trial) -> None:
     """Needles on both sides of the start of each query's chunk: only the inner one may be found."""
     case, size = trial.case, trial.case.option("chunk_size")
-    hunts = hunt_near(case, 0)
-    start = hunts // size * size
-    hunts = np.where(np.arange(case.num_q_heads)[None, :] % 2 == 0, start, start - 1)
+    start = hunt_near(case, 0) // size * size
+    side = np.arange(case.num_q_heads)[None, :] % 3
+    hunts = np.where(side == 0, start, np.where(side == 1, start - 1, start - size))
     problem = needles(case, hunts, chunk_size=size)
-    trial.expect_attention(problem, trial.attend(problem))
+    result = trial.attend(problem)
+    trial.expect_hunts(problem, result)
+    trial.expect_attention(problem, result, _last_tokens_of(problem))
 
 
 @check("KV-ATTN-024", features=("spans", "prefill"), cases=_long)
 def span_sees_itself_in_both_directions(trial: Trial) -> None:
-    """A query in a span finds the span's last position, and does not find the next span's first."""
+    """A query in a span finds both of its ends, across window and chunk, and not the next span's first."""
     case = trial.case
     spans = [_spans(n, n_q) for n, n_q in zip(case.seq_lens, case.query_lens, strict=True)]
     hunts = hunt_near(case, 0)
     token = 0
     for request, (n, n_q) in enumerate(zip(case.seq_lens, case.query_lens, strict=True)):
         for t in range(n - n_q, n):
-            later = np.flatnonzero(spans[request] == spans[request][t])
-            last = int(later[-1]) if spans[request][t] >= 0 else t
+            own = np.flatnonzero(spans[request] == spans[request][t])
+            first, last = (int(own[0]), int(own[-1])) if spans[request][t] >= 0 else (t, t)
             hunts[token, 1::2] = last
             hunts[token, 2::3] = last + 1
+            hunts[token, 3::4] = first
             token += 1
-    problem = needles(case, hunts, span_ids=np.concatenate(spans).astype(np.int32))
-    trial.expect_attention(problem, trial.attend(problem))
+    span_ids = np.concatenate(spans).astype(np.int32)
+    across: list[dict[str, int]] = [{"window": 2}, {"chunk_size": 3}]
+    for rule in ({}, *(rule for rule in across if set(rule) <= set(trial.claims.features))):
+        problem = needles(case, hunts, span_ids=span_ids, **rule)
+        trial.expect_hunts(problem, trial.attend(problem))
 
 
 @check("KV-ATTN-025", features=("mask",), cases=_long)
 def mask_decides_pair_by_pair(trial: Trial) -> None:
-    """Each query's own row of the mask decides which needles it finds; masks of requests differ."""
+    """Each query's own row of the mask decides which needles it finds; what is True ahead stays unseen."""
     case = trial.case
     rng = np.random.default_rng(case.seed + 31)
-    rows = [_tree_mask(rng, n, n_q) for n, n_q in zip(case.seq_lens, case.query_lens, strict=True)]
+    rows = [_holes(rng, n, n_q) for n, n_q in zip(case.seq_lens, case.query_lens, strict=True)]
     hunts = hunt_in_turn(case, [positions[:: max(len(positions) // 7, 1)] for positions in edges(case)])
+    if "prefill" in trial.claims.features:
+        hunts[:, 2::5] = hunt_near(case, 1)[:, 2::5]
     mask = np.concatenate([row.ravel() for row in rows])
     problem = needles(case, hunts, mask=mask)
-    trial.expect_attention(problem, trial.attend(problem))
+    trial.expect_hunts(problem, trial.attend(problem))
 
 
 @check("KV-ATTN-026", features=("non_causal", "prefill"))
@@ -153,11 +173,16 @@ def _spans(n: int, n_q: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return ids
 
 
-def _tree_mask(rng: np.random.Generator, n: int, n_q: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """A causal mask with holes: every query sees itself and about half of what came before."""
+def _holes(rng: np.random.Generator, n: int, n_q: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """A mask with holes: every query may see itself and about half of everything, what is ahead included."""
     t = np.arange(n - n_q, n)[:, None]
     j = np.arange(n)[None, :]
-    return np.asarray((j == t) | ((j < t) & (rng.integers(0, 2, (n_q, n)) == 1)))
+    return np.asarray((j == t) | (rng.integers(0, 2, (n_q, n)) == 1))
+
+
+def _last_tokens_of(problem: Problem) -> Array:
+    """Say which query tokens are the last of their request."""
+    return np.isin(np.arange(len(problem.q)), problem.query_start_loc[1:] - 1)
 
 
 def _whole_prompts(case: Case) -> Case:

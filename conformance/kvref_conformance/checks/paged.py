@@ -1,5 +1,6 @@
 """Checks of addressing: which slots are read, through which table, and which never."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,15 @@ from kvref.arrays import dtype_of
 from kvref_conformance.cases import Case, Level, lattice
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import Call
 from kvref_conformance.probes.needles import edges, hunt_in_turn, hunt_near, needles
 from kvref_conformance.probes.random import random_problem
 from kvref_conformance.problems import Placement, Problem
 from kvref_conformance.trial import Trial
 
 PAGED = ("paged_attention", "append_and_attend")
+#: What dead slots hold at first, key and value: a little weight for whoever reads them, and a large value.
+FINITE = (0.0, 200.0)
 
 
 def _some(claims: Claims, verb: str, level: Level) -> list[Case]:
@@ -31,10 +35,11 @@ def _sharing(claims: Claims, verb: str, level: Level) -> list[Case]:
 
 
 def _wide(claims: Claims, verb: str, level: Level) -> list[Case]:
-    """One small case in the smallest dtype: its memory is almost all untouched."""
+    """One small case in the smallest dtype and with few heads: its memory is almost all untouched."""
     dtype = min(claims.dtypes, key=lambda name: dtype_of(name).itemsize)
     size = min(claims.block_sizes, key=lambda b: abs(b - 16))
     changes = {"dtype": dtype, "block_size": size, "seq_lens": (size + 1, 3), "query_lens": (1, 1)}
+    changes |= {"num_kv_heads": 1, "group": 3, "head_dim": min(claims.head_dims)}
     return [_but(case, **changes) for case in lattice(claims, verb, "quick")[:1]]
 
 
@@ -55,12 +60,32 @@ def exactly_the_length_is_read(trial: Trial) -> None:
 
 @check("KV-ATTN-012")
 def dead_slots_may_hold_any_bits(trial: Trial) -> None:
-    """NaN, then infinity, in every slot outside the attended set: the answer stays the same."""
+    """Numbers, then NaN, then infinity in every slot outside the attended set: the answer stays the same."""
     case = trial.case
     any_bits = trial.claims.choice("dead-slots") == "any_bits"
-    for key, value in ((np.nan, np.nan), (np.inf, -np.inf)) if any_bits else ((240.0, -240.0),):
-        problem = _with_dead_positions(trial, random_problem(case), key, value)
-        trial.expect_attention(problem, trial.attend(problem, Placement(seed=case.seed, poison=(key, value))))
+    before = None
+    for key, value in (
+        (FINITE, (np.nan, np.nan), (np.inf, -np.inf)) if any_bits else (FINITE, (240.0, -240.0))
+    ):
+        problem, dead = _with_dead_positions(trial, random_problem(case), key, value)
+        result = trial.attend(problem, Placement(seed=case.seed, poison=(key, value)))
+        before = result if before is None else before
+        spread = np.isfinite(before.out) & ~np.isfinite(result.out)
+        if spread.any():
+            token, head, channel = (int(i) for i in np.argwhere(spread)[0])
+            request = problem.request_of(token)
+            trial.expect(
+                False,
+                f"request {request}, token {token}, head {head}: out[{channel}] is not finite "
+                f"({result.out[token, head, channel]}) once dead slots hold {key} and {value}; "
+                f"dead were {_dead_slots(problem, result.call, request, dead[request])}",
+                result,
+                where=[token, head, channel],
+                outside=int(spread.any(axis=-1).sum()),
+                of=int(spread[..., 0].size),
+            )
+        what = f"dead slots hold {key} and {value} instead of {FINITE[0]} and {FINITE[1]}"
+        trial.expect_same(what, problem, result, before)
 
 
 @check("KV-ATTN-013", verbs=PAGED)
@@ -82,11 +107,12 @@ def table_padding_is_never_followed(trial: Trial) -> None:
     """Entries past the last needed block hold −1, then 2^31 − 1: nobody looks."""
     case = trial.case
     problem = needles(case, hunt_near(case, 0))
+    before = trial.attend(problem, Placement(seed=case.seed))
     valid = trial.claims.choice("table-padding") == "valid_block"
-    for padding in (None,) if valid else (-1, 2**31 - 1):
-        trial.expect_attention(
-            problem, trial.attend(problem, Placement(seed=case.seed, table_padding=padding))
-        )
+    spare = (_count(case) + 1) if valid else -1
+    for padding in (spare,) if valid else (spare, 2**31 - 1):
+        result = trial.attend(problem, Placement(seed=case.seed, table_padding=padding))
+        trial.expect_same(f"padding of the tables is {padding}", problem, result, before)
 
 
 @check("KV-ATTN-016", cases=_some)
@@ -105,7 +131,7 @@ def neighbours_do_not_move_an_answer(trial: Trial) -> None:
 
 @check("KV-ATTN-017", verbs=PAGED, cases=_sharing)
 def requests_may_share_blocks(trial: Trial) -> None:
-    """Three requests name the same first block, and each finds its needles there and in its own blocks."""
+    """Three requests name the same first block: each answers as with a copy of its own."""
     case = trial.case
     problem = needles(case, hunt_in_turn(case, [[0, case.block_size - 1, n - 1] for n in case.seq_lens]))
     k, v = problem.k.copy(), problem.v.copy()
@@ -113,19 +139,37 @@ def requests_may_share_blocks(trial: Trial) -> None:
         k[start : start + case.block_size] = k[: case.block_size]
         v[start : start + case.block_size] = v[: case.block_size]
     shared = problem.but(k=k, v=v)
-    trial.expect_attention(shared, trial.attend(shared, Placement(seed=case.seed, shared_blocks=1)))
+    apart = trial.attend(shared, Placement(seed=case.seed))
+    together = trial.attend(shared, Placement(seed=case.seed, shared_blocks=1))
+    trial.expect_same("the first block is shared", shared, together, apart)
 
 
 @check("KV-ATTN-018", verbs=PAGED, features=("strided",), cases=_wide)
-def offsets_beyond_two_to_the_31(trial: Trial) -> None:
-    """Blocks so far apart that a slot's element offset does not fit in 32 bits."""
+def offsets_beyond_two_to_the_32(trial: Trial) -> None:
+    """Blocks 2^30 elements apart: offsets that 31 bits do not hold, one that 32 bits take for small."""
     case = trial.case
-    problem = needles(case, hunt_near(case, 0, -1))  # -1 lies in the block that is farthest away
-    blocks = 5
-    stride = 2**31 // (blocks - 1) + 64
-    tables = np.array([[4, 1, 0], [3, 0, 0]])
-    where = Placement(seed=case.seed, tables=tables, num_blocks=blocks, block_stride=stride)
-    trial.expect_attention(problem, trial.attend(problem, where))
+    problem = needles(case, hunt_near(case, 0, -1, -case.block_size))
+    near = Placement(seed=case.seed, tables=np.array([[4, 2, 0], [3, 0, 0]]), num_blocks=5)
+    far = replace(near, block_stride=2**30 + 64)
+    what = "blocks lie 2^30 elements apart"
+    trial.expect_same(what, problem, trial.attend(problem, far), trial.attend(problem, near))
+
+
+@check("KV-ATTN-018", verbs=("paged_attention",), features=("strided",), cases=_wide)
+def block_ids_beyond_16_bits(trial: Trial) -> None:
+    """Block ids above 65536, of a view whose blocks lie over each other so that it takes little memory."""
+    case, apart = trial.case, trial.case.block_size
+    problem = needles(case, hunt_near(case, 0, -1, -case.block_size))
+    tables = np.array([[3, 1, 0], [2, 0, 0]])
+    near = Placement(seed=case.seed, tables=tables, num_blocks=4)
+    high = replace(
+        near,
+        tables=2**16 + apart * tables,  # so that no two of them share a slot
+        num_blocks=2**16 + 4 * apart,
+        block_stride=case.num_kv_heads * case.head_dim,
+    )
+    what = f"block ids are {2**16} and above"
+    trial.expect_same(what, problem, trial.attend(problem, high), trial.attend(problem, near))
 
 
 @check("KV-ATTN-019", verbs=PAGED, features=("strided",), cases=_some)
@@ -134,25 +178,45 @@ def strides_of_the_cache_are_honoured(trial: Trial) -> None:
     case = trial.case
     problem = needles(case, hunt_in_turn(case, edges(case)))
     stride = (case.block_size + 1) * case.num_kv_heads * case.head_dim
-    trial.expect_attention(problem, trial.attend(problem, Placement(seed=case.seed, block_stride=stride)))
+    dense = trial.attend(problem, Placement(seed=case.seed))
+    view = trial.attend(problem, Placement(seed=case.seed, block_stride=stride))
+    trial.expect_same(f"blocks lie {stride} elements apart", problem, view, dense)
 
 
-def _with_dead_positions(trial: Trial, problem: Problem, key: float, value: float) -> Problem:
-    """Kill positions inside the contexts where a claimed feature lets a query not attend to them."""
+def _with_dead_positions(
+    trial: Trial, problem: Problem, key: float, value: float
+) -> tuple[Problem, list[int]]:
+    """Kill the first positions of each context where a claimed feature lets no query attend to them.
+
+    Returns how many positions are dead in each request, too.
+    """
     features = trial.claims.features
     if "window" in features:
         variant = {**problem.variant, "window": 3}
     elif "mask" in features:
         variant = {**problem.variant, "mask": _recent_only(problem)}
     else:
-        return problem
+        return problem, [0] * len(problem.seq_lens)
     k, v = problem.k.copy(), problem.v.copy()
     reach = 3 + (trial.claims.choice("window-spelling") == "left" and "window" in features)
+    dead = []
     for start, n, n_q in zip(problem.context_start_loc, problem.seq_lens, problem.query_lens, strict=False):
         oldest = 0 if trial.claims.choice("causal-corner") == "top_left" else int(n - n_q)
-        dead = slice(start, start + max(oldest - reach + 1, 0))
-        k[dead], v[dead] = key, value
-    return problem.but(k=k, v=v, variant=variant)
+        dead.append(max(oldest - reach + 1, 0))
+        k[start : start + dead[-1]], v[start : start + dead[-1]] = key, value
+    return problem.but(k=k, v=v, variant=variant), dead
+
+
+def _dead_slots(problem: Problem, call: Call, request: int, positions: int) -> str:
+    """Say which slots near a request are dead."""
+    parts = [f"positions 0 to {positions - 1} of its context"] if positions else []
+    if "block_tables" in call.tensors:
+        n, size = int(problem.seq_lens[request]), call.tensors["k_cache"].shape[1]
+        if n % size:
+            block = int(call.tensors["block_tables"][request, n // size])
+            parts.append(f"slots {n % size} to {size - 1} of its last block, {block}")
+        parts.append("every block that is not its own")
+    return " and ".join(parts) or "the contexts of other requests"
 
 
 def _recent_only(problem: Problem) -> Any:

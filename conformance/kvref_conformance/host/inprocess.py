@@ -13,13 +13,14 @@ from kvref_conformance.contracts import Answer, Call, Failed
 from kvref_conformance.host import Hello
 from kvref_conformance.host.subject import describe, failure_of, make_subject, run
 from kvref_conformance.host.tensors import Store, collect, lay, misfit, view
+from kvref_conformance.untouched import untouched
 
 
 class MemoryStore:
     """Bytes of this process."""
 
     def __init__(self, size: int) -> None:
-        self.bytes: Array = np.zeros(size, np.uint8)
+        self.bytes: Array = untouched(size)
 
     def read(self, offset: int, count: int) -> bytes:
         """Return `count` bytes from `offset` on."""

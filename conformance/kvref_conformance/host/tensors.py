@@ -3,7 +3,8 @@
 Every byte of a file that is no element is a guard: 64 bytes on both sides of whatever a subject may write,
 and the gaps of a strided view. Outputs are filled with poison first, so what was never written shows; inputs
 are compared byte for byte afterwards, so what was written without leave shows. A view that reaches far (block
-offsets beyond 2^31 elements) costs only the bytes of its elements.
+offsets beyond 2^31 elements) costs only the bytes of its elements, and one that is folded (block ids beyond
+65535 over a few megabytes) only those of its memory.
 
 Realises: KV-CONF-013 guards, KV-CONF-030 inputs-rehashed.
 For porters: `TensorRef` gives file, offset and strides; map the file and walk it.
@@ -60,12 +61,14 @@ Laid = dict[str, tuple[TensorRef, Store]]
 def lay(call: Call, allocate: Allocate) -> Laid:
     """Put the tensors of a call where the subject reaches them; outputs hold poison.
 
-    A strided input keeps its strides where no two elements overlap; any other travels in C order.
+    A strided input keeps its strides where no two elements overlap, or where it may not be written and has
+    far more elements than memory; any other travels in C order.
     """
     laid: Laid = {}
     for name, x in call.tensors.items():
-        guard = GUARD if name in call.in_place else 0
-        laid[name] = _put(name, x, strides_of(x), guard, allocate)
+        written = name in call.in_place
+        strides = strides_of(x) if written or not _is_folded(x) else _steps(x)
+        laid[name] = _put(name, x, strides, GUARD if written else 0, allocate)
     for name, spec in call.outputs.items():
         laid[name] = _put(name, poison(spec), None, GUARD, allocate)
     return laid
@@ -116,6 +119,22 @@ def strides_of(x: Array) -> tuple[int, ...] | None:
                 return None
             reach += step * (size - 1)
     return tuple(step if size > 1 else 1 for step, size in zip(steps, x.shape, strict=True))
+
+
+def _steps(x: Array) -> tuple[int, ...]:
+    return tuple(stride // x.itemsize for stride in x.strides)
+
+
+def _is_folded(x: Array) -> bool:
+    """Say whether a view has at least twice as many elements as the memory it walks, forwards only."""
+    if x.size == 0 or any(stride <= 0 or stride % x.itemsize for stride in x.strides):
+        return False
+    return 2 * _reach(x.shape, _steps(x)) <= x.size
+
+
+def _reach(shape: tuple[int, ...], steps: tuple[int, ...]) -> int:
+    """Return the elements of memory from the first one of a view to its last."""
+    return 1 + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
 
 
 def poison(spec: OutputSpec) -> Array:
@@ -180,7 +199,11 @@ def _guards_broken(ref: TensorRef, store: Store) -> bool:
 
 
 def _pieces(ref: TensorRef, x: Array) -> Iterator[tuple[int, memoryview]]:
-    """Yield (offset, bytes) of each contiguous run of elements."""
+    """Yield (offset, bytes) of each contiguous run of elements; of a folded view, its memory as it lies."""
+    if ref.strides is not None and _is_folded(x):
+        memory = np.lib.stride_tricks.as_strided(x, (_reach(x.shape, ref.strides),), (x.itemsize,))
+        yield ref.offset, memory.view(np.uint8).data
+        return
     order, offsets, run = _walk(ref)
     size = run * x.dtype.itemsize
     data = np.ascontiguousarray(x.transpose(order)).reshape(-1).view(np.uint8)
@@ -190,6 +213,10 @@ def _pieces(ref: TensorRef, x: Array) -> Iterator[tuple[int, memoryview]]:
 
 def _gaps(ref: TensorRef) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) of the bytes that belong to no element."""
+    if ref.strides is not None and 0 < _reach(ref.shape, ref.strides) < math.prod(ref.shape):  # folded
+        around = (0, ref.offset), (ref.end, file_size(ref))
+        yield from ((start, stop) for start, stop in around if stop > start)
+        return
     _, offsets, run = _walk(ref)
     size = run * dtype_of(ref.dtype).itemsize
     ends = [0, *(offset + size for offset in offsets.tolist())]

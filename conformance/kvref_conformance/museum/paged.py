@@ -337,22 +337,41 @@ class OffsetsIn32Bits(_FlatReads):
 
 
 @exhibit(
+    as_if="block times stride wrapped at 2^32",
+    fault="F11 overflow",
+    breaks=("KV-ATTN-018",),
+    features=("strided",),
+    dtypes=("bfloat16",),
+)
+class OffsetsInUnsigned32Bits(_FlatReads):
+    """Element offsets are unsigned and 32 bits wide.
+
+    A plant of the repair that doubles the reach of a signed offset and is taken for a cure: no address is
+    negative any more, and beyond element 2^32 memory begins again.
+    """
+
+    def element(self, cache: Array, block: Array) -> Array:
+        """Multiply in unsigned 32 bits."""
+        return super().element(cache, block).astype(np.uint32).astype(np.int64)
+
+
+@exhibit(
     as_if="the high bits of the block id were lost",
     fault="F11 overflow",
     seen_in=("ROCm/ATOM#702",),
-    breaks=("KV-ATTN-010", "KV-ATTN-013"),
-    may_also_break=EVERY_OUTPUT,
+    breaks=("KV-ATTN-018",),
+    features=("strided",),
 )
 class BlockIdTruncated(Tiled):
-    """A block id is kept in too few bits.
+    """A block id is kept in 16 bits.
 
-    In the report they were 16, and everything was garbage from the first request that crossed block 65535.
-    Here they are 2, so that a small pool shows it.
+    Everything is right until a pool has more than 65536 blocks, and garbage from the first request that
+    crosses that number.
     """
 
     def slots_of(self, table: Array, at: Array, block_size: int) -> Array:
-        """Keep two bits of the id."""
-        return super().slots_of(table & 3, at, block_size)
+        """Keep 16 bits of the id."""
+        return super().slots_of(table & 0xFFFF, at, block_size)
 
 
 @exhibit(
@@ -371,9 +390,13 @@ class ReadsAssumeContiguous(Tiled):
     """
 
     def read(self, cache: Array, slots: Array) -> Array:
-        """Read at the strides a contiguous cache would have."""
-        dense = np.lib.stride_tricks.as_strided(cache, cache.shape, np.empty_like(cache, order="C").strides)
-        return super().read(dense, slots)
+        """Read at the strides a contiguous cache would have, round the end of what memory there is."""
+        per_slot = int(np.prod(cache.shape[2:]))
+        there = sum((n - 1) * step for n, step in zip(cache.shape, cache.strides, strict=True))
+        rows = max((there // cache.itemsize + 1) // per_slot, 1)
+        shape, strides = (rows, 1, *cache.shape[2:]), (per_slot * cache.itemsize,) * 2
+        inner = (cache.shape[3] * cache.itemsize, cache.itemsize)
+        return super().read(np.lib.stride_tricks.as_strided(cache, shape, strides + inner), slots % rows)
 
 
 @exhibit(

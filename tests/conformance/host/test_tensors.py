@@ -16,6 +16,7 @@ from kvref_conformance.host.tensors import (
     Store,
     collect,
     count_poison,
+    file_size,
     lay,
     poison,
     strides_of,
@@ -176,6 +177,22 @@ def test_overlapping_and_reversed_views_travel_packed() -> None:
         laid = lay(call, memory.allocate)
         np.testing.assert_array_equal(memory.tensor(laid, "q"), x)
         assert not collect(call, laid).mutated
+
+
+def test_a_folded_view_costs_its_memory_only() -> None:
+    """Blocks that lie over each other travel as the memory they share, if nobody may write it."""
+    flat = np.arange(70_000 * 8, dtype=np.float32)
+    x = np.lib.stride_tricks.as_strided(flat, (69_985, 16, 1, 8), (32, 32, 32, 4))
+    memory = Memory()
+    call = Call("paged_attention", {"k_cache": x})
+    laid = lay(call, memory.allocate)
+    ref, store = laid["k_cache"]
+    assert ref.strides == (8, 8, 8, 1)
+    assert file_size(ref) == flat.nbytes
+    np.testing.assert_array_equal(memory.tensor(laid, "k_cache")[-3:], x[-3:])
+    assert not collect(call, laid).mutated
+    store.write(flat.nbytes - 1, b"\0")
+    assert collect(call, laid).mutated == ("k_cache",)
 
 
 def test_a_view_that_reaches_far_costs_its_elements_only() -> None:
