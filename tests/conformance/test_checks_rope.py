@@ -151,9 +151,31 @@ def test_rotations_of_the_whole_head_are_not_blamed(failing: Failing, faulty: ty
     assert failing("rope", faulty, "KV-ATTN-083") == []
 
 
-def test_turning_backwards_is_not_excused_by_adding_up(failing: Failing) -> None:
-    """Two backward rotations add up to a backward one, which is not where a + b would have put it."""
-    assert failing("rope", TurnsBackwards, "KV-ATTN-083")
+@pytest.mark.parametrize("faulty", [TurnsBackwards, OtherPairs, FrequenciesOfTheWholeHead])
+def test_rotations_that_add_up_are_not_blamed_for_it(failing: Failing, faulty: type[Reference]) -> None:
+    """Two backward rotations add up to a backward one: what is wrong is the pair, and 080 says so."""
+    assert failing("rope", faulty, "KV-ATTN-083") == []
+
+
+class PositionsIn16Bits(Reference):
+    """Keeps positions in 16 bits: right for the first 65536 tokens."""
+
+    def apply_rope(self, x: Array, *, positions: Array, **rest: Any) -> Array:
+        return super().apply_rope(x, positions=positions % 2**16, **rest)
+
+
+class TableOfAngles(Reference):
+    """Has a table of 131072 positions and clamps what lies beyond."""
+
+    def apply_rope(self, x: Array, *, positions: Array, **rest: Any) -> Array:
+        return super().apply_rope(x, positions=np.minimum(positions, 2**17 - 1), **rest)
+
+
+@pytest.mark.parametrize("faulty", [PositionsIn16Bits, TableOfAngles])
+@pytest.mark.parametrize("requirement", ["KV-ATTN-080", "KV-ATTN-082"])
+def test_far_positions_count(failing: Failing, faulty: type[Reference], requirement: str) -> None:
+    """Contexts reach a million tokens, and slow pairs tell their positions even in bfloat16."""
+    assert failing("rope", faulty, requirement)
 
 
 def test_emulated_tables_are_not_the_reference() -> None:
