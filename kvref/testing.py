@@ -11,18 +11,20 @@ gives the same answer, if there is one.
 Realises: KV-CONF-016 nan-fails, KV-CONF-017 derived-bounds.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Unpack, cast
 
 import numpy as np
 
-from kvref.arrays import Array, as_indices, dtype_name
-from kvref.attention.arithmetic import Arithmetic
+from kvref.arrays import Array, as_indices, check_count, dtype_name, is_real
+from kvref.attention.arithmetic import REFERENCE, Arithmetic
 from kvref.attention.bounds import Bound, dense_bound, exceeds, paged_bound
 from kvref.attention.bounds.merge import merge_bound
 from kvref.attention.masks import VariantArgs
 from kvref.attention.merge import State
 from kvref.attention.paged import check_block_tables, write_kv
+from kvref.errors import ArgumentError, DTypeError, ShapeError
 
 #: Query tokens checked of a longer input, the first and the last of every request first.
 MAX_ROWS = 128
@@ -51,24 +53,20 @@ def assert_attention(
     `arithmetic` says what the kernel's arithmetic is; None stands for the strict default: float32 inside, P
     rounded to the dtype of q, the result to the dtype of `out`. All query tokens are checked, or `rows`, or a
     fixed sample of `max_rows`: first and last of each request, the others evenly spaced.
-    Raises: AssertionError; ShapeError, DTypeError, LengthError, ArgumentError where the input is wrong.
+    Raises: AssertionError; ShapeError, DTypeError, LengthError, ArgumentError where the input is wrong, or
+    where the bound is so wide that zeros are within it as well, so that a pass would say nothing.
     """
     out, q, k, v = _numpy(out), _numpy(q), _numpy(k), _numpy(v)
     starts, lens = _lengths(query_start_loc, seq_lens)
     tensors = {"q": q, "k": k, "v": v, "query_start_loc": starts, "seq_lens": lens}
     case = _Case("attention", tensors, _variant(variant), _facts(arithmetic, out))
     chosen = _chosen(tensors, rows, max_rows)
-    state, bound = dense_bound(
-        q,
-        k,
-        v,
-        query_start_loc=starts,
-        seq_lens=lens,
-        arithmetic=case.facts,
-        rows=chosen,
-        **case.variant,
-    )
-    _hold(case, out, None if lse is None else _numpy(lse), state, bound, chosen)
+
+    def judge(facts: Arithmetic) -> tuple[State, Bound]:
+        named: Any = {"query_start_loc": starts, "seq_lens": lens, "rows": chosen, **case.variant}
+        return dense_bound(q, k, v, arithmetic=facts, **named)
+
+    _hold(case, out, None if lse is None else _numpy(lse), judge, chosen)
 
 
 def assert_paged_attention(
@@ -95,24 +93,20 @@ def assert_paged_attention(
     """
     out, q = _numpy(out), _numpy(q)
     starts, lens = _lengths(query_start_loc, seq_lens)
+    _check_cache_shape("k_cache", k_cache)
+    _check_cache_shape("v_cache", v_cache)
     tables = check_block_tables(_numpy(block_tables), lens, *k_cache.shape[:2])
     k_cache, v_cache, tables = _needed(k_cache, v_cache, tables, lens)
     tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "block_tables": tables}
     tensors |= {"query_start_loc": starts, "seq_lens": lens}
     case = _Case("paged_attention", tensors, _variant(variant), _facts(arithmetic, out))
     chosen = _chosen(tensors, rows, max_rows)
-    state, bound = paged_bound(
-        q,
-        k_cache,
-        v_cache,
-        block_tables=tables,
-        query_start_loc=starts,
-        seq_lens=lens,
-        arithmetic=case.facts,
-        rows=chosen,
-        **case.variant,
-    )
-    _hold(case, out, None if lse is None else _numpy(lse), state, bound, chosen)
+
+    def judge(facts: Arithmetic) -> tuple[State, Bound]:
+        named: Any = {"query_start_loc": starts, "seq_lens": lens, "rows": chosen, **case.variant}
+        return paged_bound(q, k_cache, v_cache, block_tables=tables, arithmetic=facts, **named)
+
+    _hold(case, out, None if lse is None else _numpy(lse), judge, chosen)
 
 
 def assert_write_kv(
@@ -168,14 +162,14 @@ def assert_merge(
     """Assert that (out, lse) combines two partial states over disjoint sets of slots.
 
     Shapes: out [num_tokens, num_q_heads, head_dim], lse [num_tokens, num_q_heads] in nats; an empty part is
-    (0, −inf). `arithmetic` as `assert_attention`.
+    (0, −inf). `arithmetic`, and the refusal of what would say nothing, as `assert_attention`.
     Raises: AssertionError; ShapeError, DTypeError where the input itself is wrong.
     """
     parts = {"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b}
     tensors = {name: _numpy(x) for name, x in parts.items()}
     case = _Case("merge_attention_states", tensors, {}, _facts(arithmetic, out))
-    state, bound = merge_bound(**tensors, arithmetic=case.facts)
-    _hold(case, _numpy(out), _numpy(lse), state, bound, np.arange(len(state.out)))
+    every = np.arange(tensors["out_a"].shape[0] if tensors["out_a"].ndim else 0)
+    _hold(case, _numpy(out), _numpy(lse), lambda facts: merge_bound(**tensors, arithmetic=facts), every)
 
 
 @dataclass(frozen=True)
@@ -188,8 +182,15 @@ class _Case:
     facts: Arithmetic
 
 
-def _hold(case: _Case, out: Array, lse: Array | None, state: State, bound: Bound, rows: Array) -> None:
-    """Compare the chosen rows of an output, and of its lse, with the reference."""
+def _hold(
+    case: _Case,
+    out: Array,
+    lse: Array | None,
+    judge: Callable[[Arithmetic], tuple[State, Bound]],
+    rows: Array,
+) -> None:
+    """Compare the chosen rows of an output, and of its lse, with what `judge` says under an arithmetic."""
+    state, bound = judge(case.facts)
     total = case.tensors["q" if "q" in case.tensors else "out_a"].shape[0]
     pairs = [("out", out, state.out, bound.out)]
     pairs += [] if lse is None else [("lse", lse, state.lse, bound.lse)]
@@ -210,6 +211,14 @@ def _hold(case: _Case, out: Array, lse: Array | None, state: State, bound: Bound
         )
         answer = {"out": out} if lse is None else {"out": out, "lse": lse}
         raise AssertionError(message + _diagnosis(case, answer))
+    size = np.abs(state.out)
+    # a pass that zeros would get says nothing, unless the answer is 0 as far as the reference can tell
+    if size.size and (size <= bound.out).all() and (size > judge(REFERENCE)[1].out).any():
+        raise ArgumentError(
+            f"the bound is {bound.out.max():.2g} and no expected number is above {size.max():.2g}, expected "
+            "outputs that tell a kernel from zeros: shorter contexts, values that do not cancel, or an "
+            "`arithmetic` with the `depth` of the kernel's sums"
+        )
 
 
 def _place(case: _Case, token: int, at: tuple[int, ...]) -> str:
@@ -231,9 +240,12 @@ def _diagnosis(case: _Case, answer: dict[str, Array]) -> str:
 
 def _chosen(tensors: dict[str, Array], rows: Any, max_rows: int) -> Array:
     """Return the query tokens to check: the given rows, all, or a fixed sample."""
-    total = tensors["q"].shape[0]
+    total, max_rows = tensors["q"].shape[0], check_count("max_rows", max_rows)
     if rows is not None:
-        return as_indices("rows", _numpy(rows), ["num_rows"])
+        given = as_indices("rows", _numpy(rows), ["num_rows"])
+        if total and len(given) == 0:
+            raise ArgumentError(f"rows is empty, expected at least one of the {total} query tokens")
+        return given
     if total <= max_rows:
         return np.arange(total)
     starts = tensors["query_start_loc"]
@@ -263,6 +275,17 @@ def _needed(k_cache: Any, v_cache: Any, tables: Array, seq_lens: Array) -> tuple
     )
 
 
+def _check_cache_shape(name: str, cache: Any) -> None:
+    """Check the shape of a cache that is still on its device."""
+    shape = getattr(cache, "shape", None)
+    if shape is None:
+        raise DTypeError(f"{name} is a {type(cache).__name__}, expected a tensor")
+    if len(shape) != 4 or shape[1] == 0:
+        raise ShapeError(
+            f"{name} has shape {list(shape)}, expected [num_blocks, block_size, num_kv_heads, head_dim]"
+        )
+
+
 def _lengths(query_start_loc: Any, seq_lens: Any) -> tuple[Array, Array]:
     lens = as_indices("seq_lens", _numpy(seq_lens), ["num_requests"])
     return as_indices("query_start_loc", _numpy(query_start_loc), [len(lens) + 1]), lens
@@ -270,7 +293,10 @@ def _lengths(query_start_loc: Any, seq_lens: Any) -> tuple[Array, Array]:
 
 def _facts(arithmetic: Arithmetic | None, out: Any) -> Arithmetic:
     """Return the arithmetic to hold an output to; undeclared, the result is rounded to its own dtype."""
-    return replace(Arithmetic(), output=dtype_name(_numpy(out))) if arithmetic is None else arithmetic
+    found = _numpy(out)
+    if not is_real(found):
+        raise DTypeError(f"out has dtype {found.dtype}, expected real numbers (float64 … float8_e5m2)")
+    return replace(Arithmetic(), output=dtype_name(found)) if arithmetic is None else arithmetic
 
 
 def _variant(variant: VariantArgs) -> VariantArgs:

@@ -13,7 +13,7 @@ from kvref.attention.arithmetic import Arithmetic
 from kvref.attention.dense import attention
 from kvref.attention.merge import State, merge
 from kvref.attention.paged import paged_attention, write_kv
-from kvref.errors import BlockTableError
+from kvref.errors import ArgumentError, BlockTableError, DTypeError, KVError, ShapeError
 from kvref.testing import assert_attention, assert_merge, assert_paged_attention, assert_write_kv
 
 SCALE, BLOCK, WINDOW = 0.3, 16, 20
@@ -217,6 +217,54 @@ def test_zeros_at_a_long_context_fail() -> None:
         )
 
 
+@pytest.mark.parametrize("accumulate", ["bfloat16", "float32"])
+def test_a_pass_that_zeros_would_get_too_is_refused(accumulate: str) -> None:
+    """Sums in bfloat16 may lose everything in a context of 4000 tokens; then the assert says so."""
+    batch = Batch("float32", seq_lens=(4000, 4095), query_lens=(1, 1))
+    arguments = (batch.q, batch.k_cache, batch.v_cache)
+    out = batch.answer(scale=1e-3).out
+    lax = Arithmetic(accumulate=accumulate)
+    if accumulate == "float32":
+        assert_paged_attention(out, *arguments, **batch.lengths, scale=1e-3, arithmetic=lax)
+        return
+    with pytest.raises(ArgumentError, match="expected outputs that tell a kernel from zeros"):
+        assert_paged_attention(out, *arguments, **batch.lengths, scale=1e-3, arithmetic=lax)
+
+
+def test_zeros_pass_where_zeros_are_right() -> None:
+    """Values that are zero, or that cancel as far as float64 can tell, have no other answer."""
+    q, k = drawn(1, 2, 8, seed=1), drawn(4, 1, 8, seed=2)
+    for v in (np.zeros((4, 1, 8), q.dtype), np.array([[[1]], [[-1]], [[3]], [[-3]]], q.dtype)):
+        out = np.zeros((1, 2, v.shape[2]), q.dtype)
+        assert_attention(out, 0 * q, k, v, query_start_loc=[0, 1], seq_lens=[4], scale=1.0)
+
+
+def test_a_sample_of_nothing_is_refused() -> None:
+    """No row checked would be a pass for any output."""
+    batch = Batch("float32")
+    out = np.zeros_like(batch.answer().out)
+    for nothing in ({"rows": []}, {"max_rows": 0}, {"max_rows": -1}):
+        with pytest.raises(ArgumentError, match=r"expected (at least one|an integer >= 1)"):
+            batch.check(out, **nothing)
+
+
+@pytest.mark.parametrize(
+    ("cache", "error", "message"),
+    [
+        (np.zeros((4, 2, 8)), ShapeError, r"k_cache has shape \[4, 2, 8\], expected \[num_blocks"),
+        (np.zeros(3), ShapeError, r"k_cache has shape \[3\], expected \[num_blocks"),
+        ([[[[0.0]]]], DTypeError, "k_cache is a list, expected a tensor"),
+        (None, DTypeError, "k_cache is a NoneType, expected a tensor"),
+    ],
+)
+def test_what_is_no_cache_is_named(cache: Any, error: type[KVError], message: str) -> None:
+    """The caches are looked at before they are copied from their device."""
+    batch = Batch("float32")
+    out, batch.k_cache = batch.answer().out, cache
+    with pytest.raises(error, match=message):
+        batch.check(out)
+
+
 def test_nan_fails() -> None:
     """A comparison that NaN slips through is no comparison."""
     batch = Batch("float32")
@@ -235,12 +283,12 @@ def test_the_lse_is_held_too() -> None:
 
 
 def test_a_declared_arithmetic_decides_the_bound() -> None:
-    """What a bfloat16 accumulation may give is refused by the strict default, and taken as declared."""
-    batch = Batch()
+    """What a float16 accumulation may give is refused by the strict default, and taken as declared."""
+    batch = Batch(seq_lens=(7, 3), query_lens=(2, 1))
     out = (batch.answer().out.astype(np.float64) * (1 + 2.0**-5)).astype(batch.q.dtype)
     with pytest.raises(AssertionError):
         batch.check(out)
-    batch.check(out, arithmetic=Arithmetic(scores="bfloat16", accumulate="bfloat16"))
+    batch.check(out, arithmetic=Arithmetic(accumulate="float16"))
 
 
 def test_another_shape_is_a_failure_and_another_table_an_error() -> None:
