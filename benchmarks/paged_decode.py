@@ -98,12 +98,15 @@ def main() -> None:
     print(f"batch 8, heads {NUM_Q_HEADS}/{NUM_KV_HEADS}, head_dim {HEAD_DIM}, context {context}, one thread")
     for name, value in medians.items():
         print(f"  {name:40s} {value:9.1f} ms   {own / value:5.2f}x")
-    print("cost per token of context (float64, one request)")
-    for length in (256, 512) if smoke else (1024, 4096, 16384, 65536, 131072):
-        one = make_batch(1, length)
-        run = {"": lambda one=one: paged_attention(**one, scale=HEAD_DIM**-0.5)}
-        took = measure(run, 1 if smoke else 5)[""]
-        print(f"  context {length:7d} {took:9.2f} ms {took / length * 1e3:7.2f} us/token")
+    print("cost per token of context (float64, one request; all lengths take turns)")
+    lengths = (256, 512) if smoke else (1024, 4096, 16384, 65536, 131072)
+    singles = {length: make_batch(1, length) for length in lengths}
+    growth = {
+        f"{length}": lambda one=one: paged_attention(**one, scale=HEAD_DIM**-0.5)
+        for length, one in singles.items()
+    }
+    for name, took in measure(growth, repetitions).items():
+        print(f"  context {name:>7s} {took:9.2f} ms {took / int(name) * 1e3:7.2f} us/token")
 
 
 def _dense(batch: dict[str, np.ndarray]) -> tuple[torch.Tensor, ...]:

@@ -57,6 +57,7 @@ def paged_attention(
     batch = Batch.of(q, query_start_loc, seq_lens, variant)
     tables = check_block_tables(block_tables, batch.seq_lens, k_cache.shape[0], k_cache.shape[1])
     result = batch.empty(rows, q, v_cache.shape[3])
+    keys, values = _room("k_cache", k_cache, q.dtype), _room("v_cache", v_cache, q.dtype)
     for request, places, queries in batch.by_request(rows):
         allowed = batch.allowed(request, queries)  # [Q, N]
         state = empty_state(len(queries), q.shape[1], v_cache.shape[3], dtype)
@@ -66,8 +67,8 @@ def paged_attention(
             slots = locate(tables[request], np.arange(piece.start, piece.stop), k_cache.shape[1])
             part = attend(
                 q[queries],
-                widen("k_cache", k_cache[slots], dtype),
-                widen("v_cache", v_cache[slots], dtype),
+                _gather(k_cache, slots, keys),
+                _gather(v_cache, slots, values),
                 allowed[:, piece],
                 scale=batch.variant.scale,
                 softcap=batch.variant.softcap,
@@ -208,6 +209,20 @@ def _check_slots(slot_mapping: ArrayLike, num_tokens: int, num_slots: int) -> Ar
 
 def _same_bits(x: Array, y: Array) -> bool:
     return x.tobytes() == y.tobytes()
+
+
+def _room(name: str, cache: Array, dtype: Any) -> Array:
+    """Return memory for one gathered piece; it is used again for every piece, so it is touched only once."""
+    width = widen(name, cache[:0], dtype).dtype
+    return np.empty((TOKENS_PER_PIECE, *cache.shape[2:]), width)
+
+
+def _gather(cache: Array, slots: tuple[Array, Array], room: Array) -> Array:
+    """Copy slots of a cache into `room`, widened exactly, and return that part of it."""
+    piece = room[: len(slots[0])]
+    with np.errstate(invalid="ignore"):  # some NumPy casts call a signalling NaN invalid
+        piece[...] = cache[slots]
+    return piece
 
 
 def _pieces(kv_len: int) -> list[slice]:
