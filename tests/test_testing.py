@@ -231,6 +231,15 @@ def test_a_pass_that_zeros_would_get_too_is_refused(accumulate: str) -> None:
         assert_paged_attention(out, *arguments, **batch.lengths, scale=1e-3, arithmetic=lax)
 
 
+@pytest.mark.parametrize("where", ["q", "k", "v"])
+def test_inputs_without_an_answer_are_the_fault_of_the_test(where: str) -> None:
+    """NaN in an attended slot makes the exact answer NaN, which no output can be compared with."""
+    given = {"q": drawn(2, 2, 8, seed=1), "k": drawn(4, 1, 8, seed=2), "v": drawn(4, 1, 8, seed=3)}
+    given[where][-1] = np.nan
+    with pytest.raises(ArgumentError, match="request 0, token 1, head 0, channel 0: the exact answer is NaN"):
+        assert_attention(np.zeros((2, 2, 8)), **given, query_start_loc=[0, 2], seq_lens=[4], scale=1.0)
+
+
 def test_zeros_pass_where_zeros_are_right() -> None:
     """Values that are zero, or that cancel as far as float64 can tell, have no other answer."""
     q, k = drawn(1, 2, 8, seed=1), drawn(4, 1, 8, seed=2)
@@ -369,6 +378,24 @@ def test_a_wrong_write_names_the_slot(break_it: Callable[[Array, Array], None], 
     assert said in str(caught.value)
 
 
+def test_bits_are_compared_and_not_numbers() -> None:
+    """−0 is another code than 0, and an untouched NaN keeps its payload; a written NaN may have any."""
+    zeros = np.full((1, 3, 1, 1), -0.0, dtype_of("bfloat16"))
+    zeros.view(np.uint16)[0, 2] = 0x7FC1
+    new = np.array([[[np.nan]]], np.float32)
+    after = zeros.copy()
+    write_kv(new, new, after, zeros.copy(), slot_mapping=[1])
+    given = {"k": new, "v": new, "k_cache_before": zeros, "v_cache_before": zeros, "slot_mapping": [1]}
+    other = after.copy()
+    other.view(np.uint16)[0, 1] = 0xFFC3
+    assert_write_kv(other, after, **given)
+    for slot, code in ((0, 0x0000), (2, 0x7FC0)):
+        other = after.copy()
+        other.view(np.uint16)[0, slot] = code
+        with pytest.raises(AssertionError, match=f"slot {slot}, no token belongs there"):
+            assert_write_kv(other, after, **given)
+
+
 def test_a_cache_of_another_form_is_a_failure() -> None:
     """A kernel that returns float32 has not written the cache."""
     given, k_after, v_after = written([5, -1, 0])
@@ -387,6 +414,14 @@ def test_a_merge_is_held_and_its_empty_parts_too() -> None:
         assert_merge((a.out + b.out) / 2, lse, *a, *b)
     with pytest.raises(AssertionError, match="lse = "):
         assert_merge(out, np.maximum(a.lse, b.lse), *a, *b)
+
+
+@pytest.mark.parametrize("lse", [np.inf, np.nan])
+def test_a_part_with_a_weight_that_is_no_number_is_named(lse: float) -> None:
+    """An engine that marks an empty row with +∞ has to convert it before it merges."""
+    out, finite = np.ones((1, 2, 4)), np.zeros((1, 2))
+    with pytest.raises(ArgumentError, match=r"lse_a\[0, 0\] = .*, expected a finite number, or −inf"):
+        assert_merge(out, finite, out, np.full((1, 2), lse), out, finite)
 
 
 def test_importing_it_brings_in_no_suite() -> None:

@@ -16,6 +16,7 @@ from kvref.arrays import Array, widen
 from kvref.attention.arithmetic import REFERENCE, Arithmetic, gamma, resolved
 from kvref.attention.bounds.attention import Bound
 from kvref.attention.merge import State, merge
+from kvref.errors import ArgumentError
 
 #: A weight's division by the sum, the product, the addition, and a division of the sum: with two to spare.
 _ROUNDINGS = 6
@@ -28,12 +29,19 @@ def merge_bound(
 
     Shapes: out [num_tokens, num_q_heads, head_dim], lse [num_tokens, num_q_heads] (nats). "input" in
     `arithmetic` is the dtype of `out_a`. Where both states are empty the bound is 0.
-    Raises: ShapeError, DTypeError.
+    Raises: ShapeError, DTypeError, ArgumentError (a lse that is NaN or +∞ belongs to no state).
     """
     facts = resolved(arithmetic, "out_a", out_a)
     a = State(widen("out_a", out_a), widen("lse_a", lse_a))
     b = State(widen("out_b", out_b), widen("lse_b", lse_b))
     state = merge(a, b)
+    for name, lse in (("lse_a", a.lse), ("lse_b", b.lse)):
+        if not (lse < np.inf).all():
+            at = np.argwhere(~(lse < np.inf))[0].tolist()
+            raise ArgumentError(
+                f"{name}{at} = {lse[tuple(at)]}, expected a finite number, or −inf for an empty part "
+                "(KV-ATTN-031 merge-identity)"
+            )
     own = replace(REFERENCE, output="float64")
     with np.errstate(all="ignore"):
         kernel, reference = _bound(a, b, state, facts), _bound(a, b, state, own)
