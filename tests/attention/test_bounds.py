@@ -1,5 +1,6 @@
 """The error bound: what it must never reject, what it must always reject, and what it must not depend on."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -417,3 +418,25 @@ class TestArithmetic:
         """N·u >= 1."""
         assert gamma(256, 2.0**-8) == np.inf
         assert gamma(1, 2.0**-8) == pytest.approx(1 / 255)
+
+
+def test_a_long_context_is_widened_one_kv_head_at_a_time() -> None:
+    """Never both caches in float64 at once: 128k tokens of 8 heads would be 2 GiB, and their copies."""
+    tokens, heads, width, block_size = 2048, 64, 64, 16
+    q, k, _ = gaussian(tokens, rows=1, heads=(heads, heads), head_dim=width)
+    cache = k.reshape(-1, block_size, heads, width)
+    tables = np.arange(tokens // block_size)[None]
+    tracemalloc.start()
+    paged_bound(
+        q,
+        cache,
+        cache,
+        block_tables=tables,
+        seq_lens=[tokens],
+        query_start_loc=[0, 1],
+        scale=0.1,
+        arithmetic=STRICT,
+    )
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * cache.size * 8

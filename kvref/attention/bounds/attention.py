@@ -22,7 +22,7 @@ from kvref.attention.bounds.forward_error import Rows
 from kvref.attention.bounds.likely_error import likely_out_bound
 from kvref.attention.dense import attend, check_heads, check_query_heads
 from kvref.attention.masks import Variant, VariantArgs
-from kvref.attention.merge import State, with_sinks
+from kvref.attention.merge import State, empty_state, with_sinks
 from kvref.attention.paged import TOKENS_PER_PIECE, check_block_tables, check_cache, locate
 from kvref.errors import DTypeError
 
@@ -132,8 +132,8 @@ def paged_bound(
     state, bound = batch.empty(rows, q, width), _no_bound(batch, rows, q, width)
     for request, places, queries in batch.by_request(rows):
         slots = locate(tables[request], np.arange(batch.seq_lens[request]), k_cache.shape[1])
-        k, v = widen("k_cache", k_cache[slots]), widen("v_cache", v_cache[slots])
-        _fill(state, bound, places, _judge_request(batch, request, queries, q, k, v, facts, independent))
+        part = _judge_request(batch, request, queries, q, k_cache[slots], v_cache[slots], facts, independent)
+        _fill(state, bound, places, part)
     return state, bound
 
 
@@ -171,51 +171,55 @@ def _judge(
     facts: Arithmetic,
     independent: bool,
 ) -> tuple[State, Bound]:
-    """Answer one request exactly, and bound the error of a kernel on it."""
+    """Answer one request exactly, and bound the error of a kernel on it.
+
+    `k` and `v` may be narrow: they are widened one kv head at a time, so that a long context fits.
+    """
     read = allowed.any(axis=0)  # what no row attends to stays out even of the last bit
-    state = attend(
-        q,
-        k[read],
-        v[read],
-        allowed[:, read],
-        scale=variant.scale,
-        softcap=variant.softcap,
-        bias=None if bias is None else bias[..., read],
-    )
-    if variant.sinks is not None:
-        state = with_sinks(state, variant.sinks)
+    state = empty_state(q.shape[0], q.shape[1], v.shape[2])
     bound = Bound(np.zeros_like(state.out), np.zeros_like(state.lse))
-    for kv_head, queries, heads in _row_blocks(allowed, q.shape[1], k.shape[1]):
-        live = np.flatnonzero(allowed[queries].any(axis=0))
-        values = v[live, kv_head]
-        finite = np.isfinite(values)
-        own_bias = 0.0 if bias is None else bias[heads[:, None], queries[:, None], live]
-        rows = _rows(
-            q[queries, heads],
-            k[live, kv_head],
-            np.where(finite, values, 0.0),
-            allowed[queries],
-            variant,
-            own_bias,
-            State(state.out[queries, heads], state.lse[queries, heads][:, None]),
-            heads,
+    for kv_head, group in enumerate(np.split(np.arange(q.shape[1]), k.shape[1])):
+        keys, values = widen("k", k[:, kv_head]), widen("v", v[:, kv_head])
+        own = attend(
+            q[:, group],
+            keys[read, None],
+            values[read, None],
+            allowed[:, read],
+            scale=variant.scale,
+            softcap=variant.softcap,
+            bias=None if bias is None else bias[group][..., read],
         )
-        out, lse = _bound_rows(rows, facts, k.shape[0], independent)
-        bound.lse[queries, heads] = lse
-        bound.out[queries, heads] = out if finite.all() else np.where(rows.inside @ ~finite, np.inf, out)
+        if variant.sinks is not None:
+            own = with_sinks(own, np.asarray(variant.sinks)[group])
+        state.out[:, group], state.lse[:, group] = own
+        finite = np.isfinite(values)
+        tame = values if finite.all() else np.where(finite, values, 0.0)
+        for queries, heads in _row_blocks(allowed, group):
+            live = np.flatnonzero(allowed[queries].any(axis=0))
+            rows = _rows(
+                q[queries, heads],
+                keys[live],
+                tame[live],
+                allowed[queries],
+                variant,
+                0.0 if bias is None else bias[heads[:, None], queries[:, None], live],
+                State(state.out[queries, heads], state.lse[queries, heads][:, None]),
+                heads,
+            )
+            out, lse = _bound_rows(rows, facts, k.shape[0], independent)
+            bound.lse[queries, heads] = lse
+            known = finite[live]
+            bound.out[queries, heads] = out if known.all() else np.where(rows.inside @ ~known, np.inf, out)
     return state, bound
 
 
-def _row_blocks(allowed: Array, num_q_heads: int, num_kv_heads: int) -> Iterator[tuple[int, Array, Array]]:
-    """Yield (kv head, queries, query heads) of rows that attend to something, a bounded number at a time."""
-    group = num_q_heads // num_kv_heads
+def _row_blocks(allowed: Array, heads: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield (queries, query heads) of rows that attend to something, a bounded number at a time."""
     step = max(1, _ROWS_TIMES_POSITIONS // max(1, allowed.shape[1]))
     queries = np.flatnonzero(allowed.any(axis=1))
-    for kv_head in range(num_kv_heads):
-        heads = np.arange(kv_head * group, (kv_head + 1) * group)
-        pairs = np.repeat(queries, group), np.tile(heads, len(queries))
-        for start in range(0, len(pairs[0]), step):
-            yield kv_head, pairs[0][start : start + step], pairs[1][start : start + step]
+    pairs = np.repeat(queries, len(heads)), np.tile(heads, len(queries))
+    for start in range(0, len(pairs[0]), step):
+        yield pairs[0][start : start + step], pairs[1][start : start + step]
 
 
 def _rows(
