@@ -179,11 +179,12 @@ def _blend_around_dead_slots(weights: Array, v: Array) -> Array:
     A dead value stands in the sum as 0, which is what a weight of 0 makes of any number, so rows that do not
     read it keep their bits.
     """
-    finite = np.isfinite(v)
-    out: Array = weights @ np.where(finite, v, 0)
-    read = (weights != 0).astype(weights.dtype) @ (~finite).astype(weights.dtype) > 0  # [KVH, R, D]
-    for head, row, channel in np.argwhere(read):
-        live = weights[head, row] != 0
-        with np.errstate(invalid="ignore"):
-            out[head, row, channel] = (weights[head, row, live] * v[head, live, channel]).sum()
+    live = (weights != 0).astype(weights.dtype)
+    nan, up, down = (
+        live @ kind.astype(weights.dtype) > 0 for kind in (np.isnan(v), v == np.inf, v == -np.inf)
+    )
+    out: Array = weights @ np.where(np.isfinite(v), v, 0)  # [KVH, R, D]
+    nan |= (up & down) | np.isnan(out)  # a weight that is NaN is NaN already
+    out[up], out[down] = np.inf, -np.inf
+    out[nan] = np.nan
     return out

@@ -156,6 +156,22 @@ def test_needle_comes_back_bit_for_bit() -> None:
     np.testing.assert_array_equal(out[0], np.repeat(batch.v[17], 3, axis=0))
 
 
+@pytest.mark.parametrize(
+    ("values", "blended"),
+    [
+        ([np.inf, 1.0, 2.0], np.inf),
+        ([-np.inf, -np.inf, 2.0], -np.inf),
+        ([np.inf, -np.inf, 2.0], np.nan),
+        ([np.nan, np.inf, 2.0], np.nan),
+    ],
+)
+def test_blend_of_values_that_are_read_follows_ieee(values: list[float], blended: float) -> None:
+    """Infinity with weight is infinity, two of them that differ are NaN, and NaN is NaN."""
+    out = blend(np.full((1, 1, 3), 1 / 3), np.array(values).reshape(3, 1, 1))
+    np.testing.assert_array_equal(out, [[[blended]]])
+    assert np.isnan(blend(np.full((1, 1, 3), np.nan), np.array(values).reshape(3, 1, 1))).all()
+
+
 def test_blend_of_zero_weight_ignores_infinity() -> None:
     """0 · inf would be NaN; a weight of 0 means the value is not read."""
     out = blend(np.array([[[0.0, 1.0]]]), np.array([[[np.inf]], [[3.0]]]))
