@@ -53,7 +53,6 @@ def paged_attention(
     q = widen("q", q, dtype)
     check_cache(k_cache, v_cache)
     check_query_heads(q, "k_cache", *k_cache.shape[2:])
-    widen("k_cache", k_cache[:0], dtype), widen("v_cache", v_cache[:0], dtype)  # refuse before reading
     batch = Batch.of(q, query_start_loc, seq_lens, variant)
     tables = check_block_tables(block_tables, batch.seq_lens, k_cache.shape[0], k_cache.shape[1])
     result = batch.empty(rows, q, v_cache.shape[3])
@@ -212,7 +211,10 @@ def _same_bits(x: Array, y: Array) -> bool:
 
 
 def _room(name: str, cache: Array, dtype: Any) -> Array:
-    """Return memory for one gathered piece; it is used again for every piece, so it is touched only once."""
+    """Return memory for one gathered piece; it is used again for every piece, so it is touched only once.
+
+    Raises: DTypeError, before anything is read or written, if `dtype` cannot hold the cache exactly.
+    """
     width = widen(name, cache[:0], dtype).dtype
     return np.empty((TOKENS_PER_PIECE, *cache.shape[2:]), width)
 
