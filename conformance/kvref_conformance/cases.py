@@ -132,6 +132,22 @@ def length_patterns(block_size: int, min_len: int = 1) -> list[tuple[int, ...]]:
     return [tuple(n if n >= min_len else n + grid for n in pattern) for pattern in patterns]
 
 
+def tile_cases(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Return decoding over contexts that end around the tiles of kernels: 64, 128 and 256 tokens, ± 1.
+
+    One case at level quick; at the others each end meets every group of the minimum domain.
+    """
+    point = lattice(claims, verb, level, prefill=False)
+    if level == "quick":
+        ends = [(257, 128, 63)]
+    else:
+        ends = [(n + 1, n, n - 1) for n in (64, 128, 256)] * len(MINIMUM_GROUPS)
+    return [
+        replace(point[i % len(point)], seq_lens=lens, query_lens=(1,) * len(lens), seed=500 + i)
+        for i, lens in enumerate(ends)
+    ]
+
+
 def smaller(case: Case) -> Iterator[Case]:
     """Yield simpler cases to try when this one fails: fewer requests, shorter contexts, fewer heads."""
     for request in range(len(case.seq_lens)):

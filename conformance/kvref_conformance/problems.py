@@ -5,7 +5,7 @@ lie. A presentation turns it into one call of one verb: packed, or scattered ove
 in every slot that must not be read. One problem, many presentations, one answer: that is the law.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,9 +54,29 @@ class Problem:
         """Return the problem with some fields changed."""
         return replace(self, **changes)
 
+    def rows_of(self, requests: Sequence[int]) -> Array:
+        """Return the rows of q that belong to some requests, in their order."""
+        return _ranges(self.query_start_loc, requests)
+
+    def only(self, requests: Sequence[int]) -> "Problem":
+        """Return the problem of some requests, in their order; for variants that have no tensor of tokens."""
+        tokens, context = self.rows_of(requests), _ranges(self.context_start_loc, requests)
+        return self.but(
+            q=self.q[tokens],
+            k=self.k[context],
+            v=self.v[context],
+            seq_lens=self.seq_lens[list(requests)],
+            query_lens=self.query_lens[list(requests)],
+            hunts=None if self.hunts is None else self.hunts[tokens],
+        )
+
     def request_of(self, token: int) -> int:
         """Return the request a query token belongs to."""
         return int(np.searchsorted(self.query_start_loc, token, side="right") - 1)
+
+
+def _ranges(starts: Array, which: Sequence[int]) -> Array:
+    return np.concatenate([np.arange(starts[i], starts[i + 1]) for i in which])
 
 
 def cast(x: Array, dtype: str) -> Array:

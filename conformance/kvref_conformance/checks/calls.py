@@ -173,24 +173,10 @@ def _caches(result: Result) -> list[tuple[Array, Array]]:
 
 def _ask(trial: Trial, problem: Problem, requests: list[int]) -> Result:
     """Ask for some requests of a problem, in the given order."""
-    some = _only(problem, requests)
+    some = problem.only(requests)
     if trial.case.verb != "mla_attention":
         return trial.attend(some)
     return trial.call(present_mla(some, trial.case, Placement(seed=trial.case.seed + 1)), some)
-
-
-def _only(problem: Problem, requests: list[int]) -> Problem:
-    def rows(starts: Array) -> Array:
-        return np.concatenate([np.arange(starts[i], starts[i + 1]) for i in requests])
-
-    tokens, context = rows(problem.query_start_loc), rows(problem.context_start_loc)
-    return problem.but(
-        q=problem.q[tokens],
-        k=problem.k[context],
-        v=problem.v[context],
-        seq_lens=problem.seq_lens[requests],
-        query_lens=problem.query_lens[requests],
-    )
 
 
 def _rows(problem: Problem, result: Result, requests: list[int]) -> dict[int, Array]:

@@ -1,25 +1,50 @@
 """Checks of the formula itself: weights, heads, the range of logits, rows that attend to nothing."""
 
+from dataclasses import replace
+from itertools import combinations
+
 import numpy as np
 
-from kvref_conformance.cases import Case, Level, lattice
+from kvref.attention.bounds import exceeds
+from kvref_conformance.cases import Case, Level, Option, lattice
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
+from kvref_conformance.probes.drawn import VARIANTS, drawn_problem
 from kvref_conformance.probes.needles import coded_values, edges, hunt_in_turn, needles
 from kvref_conformance.probes.random import random_problem
 from kvref_conformance.problems import cast
 from kvref_conformance.trial import Trial
 
+#: The value of each variant of which two are asked together.
+MIDDLE: dict[str, Option] = {
+    "causal": False,
+    "window": 3,
+    "chunk_size": 4,
+    "softcap": 5.0,
+    "sinks": 2.0,
+    "alibi": 0.0625,
+    "spans": 3,
+    "mask": 0.5,
+    "v_head_dim": 32,
+}
+
 
 def _with_empty(claims: Claims, verb: str, level: Level) -> list[Case]:
-    """Batches in which a context has no tokens: first, in the middle, last; and a request without queries."""
+    """Batches with a context without tokens: first, in the middle, last; with a request without queries.
+
+    Where a request may bring several query tokens, another batch has one with more of them than context.
+    """
     cases = []
     for i, case in enumerate(lattice(claims, verb, level, prefill=False)):
         lens = list(case.seq_lens[:2])
         lens.insert(i % 3, 0)
         lens.append(case.block_size + 1)
-        cases.append(Case(**{**case.__dict__, "seq_lens": tuple(lens), "query_lens": (1, 1, 1, 0)}))
-    return cases
+        cases.append(replace(case, seq_lens=tuple(lens), query_lens=(1, 1, 1, 0)))
+    if "prefill" not in claims.features:
+        return cases
+    some = cases[:1] if level == "quick" else cases
+    longer = [replace(case, seq_lens=(4, 3, case.block_size + 2), query_lens=(2, 5, 1)) for case in some]
+    return [*cases, *longer]
 
 
 def _long(claims: Claims, verb: str, level: Level) -> list[Case]:
@@ -34,6 +59,35 @@ def _ramps(claims: Claims, verb: str, level: Level) -> list[Case]:
 def _loud(claims: Claims, verb: str, level: Level) -> list[Case]:
     sizes = (-65536.0, -256.0, 65536.0, 256.0)
     return [case.with_options(logit=sizes[i % 4]) for i, case in enumerate(lattice(claims, verb, level))]
+
+
+def _widths(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Values half, two thirds and twice as wide as keys."""
+    cases = lattice(claims, verb, level)
+    shares = ((1, 2), (2, 3), (2, 1))
+    widths = [case.head_dim * shares[i % 3][0] // shares[i % 3][1] // 8 * 8 for i, case in enumerate(cases)]
+    return [case.with_options(v_head_dim=width) for case, width in zip(cases, widths, strict=True)]
+
+
+def _pairs(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Every two claimed variants, over two short contexts."""
+    chunks = "prefill" in claims.features
+    cases = lattice(claims, verb, level)
+    pairs = list(combinations([VARIANTS[name] for name in VARIANTS if name in claims.features], 2))
+    return [
+        replace(
+            cases[i % len(cases)],
+            seq_lens=(21, 10),
+            query_lens=(4, 1) if chunks else (1, 1),
+            options={"scale": 0.09375, "probe": "random", **{name: MIDDLE[name] for name, _ in pair}},
+        )
+        for i, pair in enumerate(pairs)
+    ]
+
+
+def _with_only(case: Case, name: str) -> Case:
+    kept = ("scale", "probe", name)
+    return replace(case, options={key: value for key, value in case.options.items() if key in kept})
 
 
 @check("KV-ATTN-001", ring="numeric")
@@ -109,13 +163,13 @@ def rising_and_falling_scores_are_rescaled(trial: Trial) -> None:
 
 
 @check("KV-ATTN-007", cases=_with_empty)
-def empty_context_answers_zero(trial: Trial) -> None:
-    """A request without context, first, last or between others, answers 0 exactly, with the declared lse."""
+def empty_row_answers_zero(trial: Trial) -> None:
+    """Rows without context, or before the start of their context, answer 0 exactly, with the declared lse."""
     case = trial.case
     lse = "lse" in trial.claims.features
     problem = needles(case, hunt_in_turn(case, edges(case)))
     result = trial.attend(problem, lse=lse)
-    empty = np.repeat(np.array(case.seq_lens) == 0, case.query_lens)
+    empty = np.isinf(trial.oracle.attention(problem).lse).all(axis=1)
     trial.expect_equal("out of an empty row", result, result.out[empty], np.zeros_like(result.out[empty]))
     if lse:
         sign = 1.0 if trial.claims.choice("empty-row-lse") == "+inf" else -1.0
@@ -135,9 +189,23 @@ def zero_vector_is_a_token(trial: Trial) -> None:
     trial.expect_attention(problem, trial.attend(problem))
 
 
-@check("KV-ATTN-009", features=("value_width",))
+@check("KV-ATTN-009", features=("value_width",), cases=_widths)
 def value_width_is_its_own(trial: Trial) -> None:
-    """Values half as wide as keys: needles come back whole."""
+    """Values half, two thirds and twice as wide as keys: needles come back whole."""
     case = trial.case
-    problem = needles(case, hunt_in_turn(case, edges(case)), v_head_dim=case.head_dim // 2)
+    problem = needles(case, hunt_in_turn(case, edges(case)), v_head_dim=case.option("v_head_dim"))
+    trial.expect_attention(problem, trial.attend(problem))
+
+
+@check("KV-ATTN-001", ring="numeric", cases=_pairs)
+def variants_do_not_disturb_each_other(trial: Trial) -> None:
+    """Two variants that are each right alone, asked for in one call: it is the formula with both."""
+    case = trial.case
+    names = [name for name in case.options if name not in ("scale", "probe")]
+    for name in names:
+        alone = drawn_problem(_with_only(case, name))
+        expected = trial.oracle.attention(alone)
+        if exceeds(trial.attend(alone).out, expected.out, expected.out_bound).any():
+            return  # a fault of that variant, and the check of its own rule says so
+    problem = drawn_problem(case)
     trial.expect_attention(problem, trial.attend(problem))

@@ -8,7 +8,7 @@ all is judged where there is no other side: the last token of a request has no f
 import numpy as np
 
 from kvref.arrays import Array
-from kvref_conformance.cases import Case, Level, lattice
+from kvref_conformance.cases import Case, Level, lattice, tile_cases
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
 from kvref_conformance.probes.needles import edges, hunt_in_turn, hunt_near, needles
@@ -22,11 +22,13 @@ def _long(claims: Claims, verb: str, level: Level) -> list[Case]:
 
 
 def _windows(claims: Claims, verb: str, level: Level) -> list[Case]:
-    """Windows of one token, below, at and above a block of 16."""
-    return [
-        case.with_options(window=(5, 1, 16, 17, 3)[i % 5])
-        for i, case in enumerate(_long(claims, verb, level))
-    ]
+    """Windows of one token, below, at and above a block of 16; beyond level quick, around tiles of 64 too."""
+    cases = _long(claims, verb, level)
+    sizes: tuple[int, ...] = (5, 1, 16, 17, 3)
+    if level != "quick":
+        cases = [*cases, *tile_cases(claims, verb, level)]
+        sizes = (*sizes, 63, 64, 65, 128)
+    return [case.with_options(window=sizes[i % len(sizes)]) for i, case in enumerate(cases)]
 
 
 def _chunks(claims: Claims, verb: str, level: Level) -> list[Case]:

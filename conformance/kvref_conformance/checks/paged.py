@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from kvref.arrays import dtype_of
-from kvref_conformance.cases import Case, Level, lattice
+from kvref_conformance.cases import Case, Level, lattice, tile_cases
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Call
-from kvref_conformance.probes.needles import edges, hunt_in_turn, hunt_near, needles
+from kvref_conformance.probes.needles import edges, hunt_in_turn, hunt_near, needles, tile_edges
 from kvref_conformance.probes.random import random_problem
 from kvref_conformance.problems import Placement, Problem
 from kvref_conformance.trial import Trial
@@ -23,6 +23,20 @@ FINITE = (0.0, 200.0)
 def _some(claims: Claims, verb: str, level: Level) -> list[Case]:
     """Half of the lattice: for checks whose fault does not depend on the group."""
     return lattice(claims, verb, level)[::2]
+
+
+def _crowds(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Seventeen requests around the block grid; every fifth brings no query token."""
+    cases = lattice(claims, verb, level)
+    prefill = "prefill" in claims.features
+    some = cases[:1] if level == "quick" else cases[::2]
+    return [_but(case, **_crowd(case.block_size, prefill)) for case in some]
+
+
+def _crowd(block_size: int, prefill: bool) -> dict[str, Any]:
+    lens = tuple(1 + (7 * i) % (2 * block_size + 2) for i in range(17))
+    queries = tuple(0 if i % 5 == 2 and prefill else min(1 + i % 3 * prefill, n) for i, n in enumerate(lens))
+    return {"seq_lens": lens, "query_lens": queries}
 
 
 def _sharing(claims: Claims, verb: str, level: Level) -> list[Case]:
@@ -47,6 +61,13 @@ def _wide(claims: Claims, verb: str, level: Level) -> list[Case]:
 def position_is_found_through_its_slot(trial: Trial) -> None:
     """Needles at both ends of the context and around every block boundary, blocks scrambled."""
     problem = needles(trial.case, hunt_in_turn(trial.case, edges(trial.case)))
+    trial.expect_attention(problem, trial.attend(problem))
+
+
+@check("KV-ATTN-010", cases=tile_cases)
+def position_is_found_across_tiles(trial: Trial) -> None:
+    """Contexts that end around a kernel's tiles; needles on both sides of each tile and each split."""
+    problem = needles(trial.case, hunt_in_turn(trial.case, tile_edges(trial.case)))
     trial.expect_attention(problem, trial.attend(problem))
 
 
@@ -127,6 +148,21 @@ def neighbours_do_not_move_an_answer(trial: Trial) -> None:
     before = trial.attend(problem)
     after = trial.attend(problem.but(q=q, k=k, v=v))
     trial.expect_equal("out beside another neighbour", after, after.out[:first], before.out[:first])
+
+
+@check("KV-ATTN-016", cases=_crowds)
+def company_does_not_move_an_answer(trial: Trial) -> None:
+    """Seventeen requests, some without queries: in reverse and each alone they answer the same."""
+    case = trial.case
+    problem = random_problem(case)
+    every = list(range(len(case.seq_lens)))
+    together = trial.attend(problem)
+    expected = trial.oracle.attention(problem)
+    for some in (every[::-1], [0], [len(every) // 2], [every[-1]]):
+        result = trial.attend(problem.only(some))
+        rows = problem.rows_of(some)
+        what = "in reverse order" if len(some) > 1 else f"request {some[0]} alone"
+        trial.expect_alike(what, result, result.out, together.out[rows], 2 * expected.out_bound[rows])
 
 
 @check("KV-ATTN-017", verbs=PAGED, cases=_sharing)
