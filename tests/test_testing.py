@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import kvref.testing
 from kvref.arrays import Array, dtype_of
 from kvref.attention.arithmetic import Arithmetic
 from kvref.attention.dense import attention
 from kvref.attention.merge import State, merge
 from kvref.attention.paged import paged_attention, write_kv
 from kvref.errors import ArgumentError, BlockTableError, DTypeError, KVError, ShapeError
-from kvref.testing import assert_attention, assert_merge, assert_paged_attention, assert_write_kv
+from kvref.testing import assert_attention, assert_merge, assert_paged_attention, assert_write_kv, inputs
 
 SCALE, BLOCK, WINDOW = 0.3, 16, 20
 HEADS, KV_HEADS, WIDTH = 6, 2, 64
@@ -327,7 +326,7 @@ def test_only_the_blocks_in_use_of_a_large_cache_are_looked_at(monkeypatch: pyte
     """A cache on a device may be larger than the host's memory."""
     batch = Batch("float32")
     state = batch.answer()
-    monkeypatch.setattr(kvref.testing, "_WHOLE_CACHE", 1)
+    monkeypatch.setattr(inputs, "_WHOLE_CACHE", 1)
     batch.check(state.out, lse=state.lse)
     with pytest.raises(AssertionError):
         batch.check(state.out + 1)
