@@ -59,7 +59,7 @@ def _areas(report: Report) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("area", min_width=max((len(area.area) for area in shown), default=0))
     table.add_column("verdict", min_width=len("not conformant"))
-    for heading in ("cases", "failed", "claimed share", "margin used"):
+    for heading in ("cases", "failed", "claimed share", "margin"):
         table.add_column(heading, justify="right")
     for area in shown:
         table.add_row(*_row(area))
