@@ -21,6 +21,8 @@ LEVELS: tuple[Level, ...] = ("quick", "full", "exhaustive")
 Option = int | float | str | bool
 #: Groups visited beside the minimum domain at level exhaustive.
 MORE_GROUPS = (2, 4, 5, 16)
+#: A context longer than this is of thousands of tokens.
+LONG = 4096
 #: How many length patterns `length_patterns` returns.
 PATTERNS = 4
 
@@ -135,16 +137,30 @@ def length_patterns(block_size: int, min_len: int = 1) -> list[tuple[int, ...]]:
 def tile_cases(claims: Claims, verb: str, level: Level) -> list[Case]:
     """Return decoding over contexts that end around the tiles of kernels: 64, 128 and 256 tokens, ± 1.
 
-    One case at level quick; at the others each end meets every group of the minimum domain.
+    One case at level quick; at the others each end meets every group of the minimum domain. And one context
+    of thousands of tokens, with few heads.
     """
     point = lattice(claims, verb, level, prefill=False)
     if level == "quick":
-        ends = [(257, 128, 63)]
+        ends = [(257, 128, 63), (LONG + 5, 70)]
     else:
-        ends = [(n + 1, n, n - 1) for n in (64, 128, 256)] * len(MINIMUM_GROUPS)
-    return [
+        ends = [*[(n + 1, n, n - 1) for n in (64, 128, 256)] * len(MINIMUM_GROUPS), (LONG + 5, 70)]
+    cases = [
         replace(point[i % len(point)], seq_lens=lens, query_lens=(1,) * len(lens), seed=500 + i)
         for i, lens in enumerate(ends)
+    ]
+    return [replace(case, num_kv_heads=1) if max(case.seq_lens) > LONG else case for case in cases]
+
+
+def prompt_cases(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Return prompts of several tiles of queries: 150 tokens, and 131 after a context, beside a short one."""
+    if "prefill" not in claims.features:
+        return []
+    points = lattice(claims, verb, level)
+    some = points[1:2] if level == "quick" else points[:: len(points) // 4 or 1]
+    return [
+        replace(case, seq_lens=(150, 7, 170), query_lens=(150, 2, 131), num_kv_heads=1, seed=600 + i)
+        for i, case in enumerate(some)
     ]
 
 

@@ -18,6 +18,9 @@ from kvref_conformance.untouched import untouched
 
 #: Finite poison for dead slots: reading one pulls weight towards it, whatever the query.
 POISON_KEY, POISON_VALUE = 64.0, -200.0
+#: Views of a cache: a gap after every block, wider for values than for keys; heads before offsets in memory.
+GAPS, HEADS_FIRST = "gaps between blocks", "heads before offsets"
+VIEWS = (GAPS, HEADS_FIRST)
 #: Which variant arguments are tensors; the others are scalars.
 _TENSOR_VARIANTS = ("sinks", "alibi_slopes", "span_ids", "mask")
 
@@ -99,6 +102,8 @@ class Placement:
     block_stride: int | None = None
     """Elements from one block to the next, if the caches are strided views; where they are fewer than a block
     has, blocks lie over each other."""
+    view: str = ""
+    """One of `VIEWS`, if the caches are views of something larger that lies near."""
     tables: Array | None = None
     """Block tables to use as they are, instead of drawing them."""
     num_blocks: int | None = None
@@ -143,7 +148,22 @@ def place(problem: Problem, block_size: int, placement: Placement) -> Placed:
         k_cache[block, offset] = problem.k[start : start + len(at)]
         v_cache[block, offset] = problem.v[start : start + len(at)]
         slot_of.append(block.astype(np.int64) * block_size + offset)
+    if placement.view:
+        k_cache = viewed(k_cache, placement.view, "k_cache")
+        v_cache = viewed(v_cache, placement.view, "v_cache")
     return Placed(k_cache, v_cache, tables, slot_of)
+
+
+def viewed(cache: Array, view: str, name: str) -> Array:
+    """Return the cache `[num_blocks, block_size, num_kv_heads, head_dim]` as a view of other memory."""
+    blocks, size, heads, width = cache.shape
+    if view == HEADS_FIRST:
+        memory = np.ascontiguousarray(cache.transpose(0, 2, 1, 3))
+        return memory.transpose(0, 2, 1, 3)
+    gap = 1 if name == "k_cache" else 3
+    larger = np.zeros((blocks, size + gap, heads, width), cache.dtype)
+    larger[:, :size] = cache
+    return larger[:, :size]
 
 
 def blank(shape: tuple[int, ...], head_dim: int, dtype: str, fill: float, block_stride: int | None) -> Array:

@@ -10,7 +10,10 @@ from sphinx.util.docutils import SphinxDirective
 _TOPIC_TITLES = {
     "dense": "The formula",
     "paged": "Slots and blocks",
+    "dead_slots": "What must not be read",
+    "strides": "Caches that are views",
     "masks": "What a token may see",
+    "spans": "Spans and masks",
     "merge": "Partial states",
     "logits": "Caps, sinks and slopes",
     "writes": "Writing",

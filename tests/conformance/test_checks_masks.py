@@ -17,6 +17,7 @@ EXHIBITS = {exhibit.name: exhibit for exhibit in all_exhibits()}
 def test_honest_subjects_pass(failing: Failing, subject: type[Reference]) -> None:
     """A check that an honest subject fails would be a false alarm."""
     assert failing("masks", subject, verbs=("attention",)) == []
+    assert failing("spans", subject, verbs=("attention",)) == []
 
 
 @pytest.mark.parametrize("name", ["HeadsTiled", "ScaleTwice", "SoftcapIgnored", "PaddingInDenominator"])
@@ -24,8 +25,9 @@ def test_faults_of_the_formula_pass_the_edges(failing: Failing, name: str) -> No
     """Wrong weights and wrong heads leave a needle where it is: found inside, not found outside."""
     claims = Tiled.claims
     faulty = type("Faulty", (EXHIBITS[name].subject,), {"claims": claims})
-    for requirement in ("KV-ATTN-020", "KV-ATTN-022", "KV-ATTN-024", "KV-ATTN-025"):
-        assert failing("masks", faulty, requirement, verbs=("paged_attention",)) == [], requirement
+    for topic, requirement in (("masks", "020"), ("masks", "022"), ("spans", "024"), ("spans", "025")):
+        found = failing(topic, faulty, f"KV-ATTN-{requirement}", verbs=("paged_attention",))
+        assert found == [], requirement
 
 
 def test_a_found_needle_is_named(failing: Failing) -> None:

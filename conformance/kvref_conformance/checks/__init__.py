@@ -5,7 +5,10 @@ from importlib import import_module
 from kvref_conformance.checks.check import Check
 
 #: Topics, in the order of the spec.
-TOPICS = ("dense", "paged", "masks", "merge", "logits", "writes", "mla", "sparse", "rope", "layouts", "calls")
+TOPICS = (
+    *("dense", "paged", "dead_slots", "strides", "masks", "spans", "merge", "logits"),
+    *("writes", "mla", "sparse", "rope", "layouts", "calls"),
+)
 #: Checks of no topic: they draw whole problems.
 DRAWN = "drawn"
 

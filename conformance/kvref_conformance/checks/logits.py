@@ -4,12 +4,16 @@ from typing import Any
 
 import numpy as np
 
+from kvref.attention.bounds import exceeds
 from kvref_conformance.cases import Case, Level, lattice
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
 from kvref_conformance.probes.random import random_problem
 from kvref_conformance.problems import Problem
 from kvref_conformance.trial import Trial
+
+#: The first slope: about 2 to the power −½, of more digits than bfloat16 has.
+SLOPE = 1449 / 2048
 
 
 def _long(claims: Claims, verb: str, level: Level) -> list[Case]:
@@ -105,9 +109,8 @@ def sink_counts_once_however_the_context_is_split(trial: Trial) -> None:
 def alibi_bias_grows_with_distance(trial: Trial) -> None:
     """Equal scores, so the weights are those of the bias: slope times distance, a slope each query head."""
     case = trial.case
-    problem = random_problem(
-        case, alibi_slopes=2.0 ** -(1.0 + np.arange(case.num_q_heads) % 8).astype(np.float32)
-    )
+    slopes = SLOPE * 2.0 ** -(np.arange(case.num_q_heads) % 8).astype(np.float32)
+    problem = random_problem(case, alibi_slopes=slopes)
     problem = problem.but(q=np.zeros_like(problem.q))
     # a bias counted from elsewhere moves all logits of a row alike: only the lse tells
     trial.expect_attention(problem, trial.attend(problem, lse="lse" in trial.claims.features))
@@ -115,10 +118,18 @@ def alibi_bias_grows_with_distance(trial: Trial) -> None:
 
 @check("KV-ATTN-045", ring="numeric", features=("sinks",))
 def sink_is_not_scaled(trial: Trial) -> None:
-    """The scale is 1/16: a sink multiplied by it would lose nearly all of its weight."""
+    """The scale is 1/16, then the soft cap is 2: a scaled or capped sink would lose nearly all its weight."""
     case = trial.case
-    problem = _flat(case, 16.0, scale=0.0625, sinks=np.full(case.num_q_heads, 6.0, np.float32))
+    sinks = np.full(case.num_q_heads, 6.0, np.float32)
+    problem = _flat(case, 16.0, scale=0.0625, sinks=sinks)
     trial.expect_attention(problem, trial.attend(problem))
+    if "softcap" in trial.claims.features:
+        alone = _flat(case, 1.0, softcap=2.0)
+        expected = trial.oracle.attention(alone)
+        if exceeds(trial.attend(alone).out, expected.out, expected.out_bound).any():
+            return  # a fault of the soft cap, and the check of its own rule says so
+        capped = _flat(case, 1.0, softcap=2.0, sinks=sinks)
+        trial.expect_attention(capped, trial.attend(capped))
 
 
 @check("KV-ATTN-046", features=("sinks",), cases=_with_empty)

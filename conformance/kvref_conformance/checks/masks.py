@@ -1,4 +1,4 @@
-"""Checks of the attended set: causal corner, windows, chunks, spans, boolean masks.
+"""Checks of the attended set: causal corner, windows, chunks, no causality.
 
 All hunt needles on both sides of an edge: a needle inside is found exactly, one outside not at all. Only that
 is judged, so that a fault on the other side of a row is another rule's. What a window or a chunk admits in
@@ -8,12 +8,15 @@ all is judged where there is no other side: the last token of a request has no f
 import numpy as np
 
 from kvref.arrays import Array
-from kvref_conformance.cases import Case, Level, lattice, tile_cases
+from kvref_conformance.cases import LONG, Case, Level, lattice, prompt_cases, tile_cases
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
-from kvref_conformance.probes.needles import edges, hunt_in_turn, hunt_near, needles
+from kvref_conformance.probes.needles import hunt_in_turn, hunt_near, needles
 from kvref_conformance.problems import Problem
 from kvref_conformance.trial import Trial
+
+#: Queries that a kernel may take together.
+TILE = 64
 
 
 def _long(claims: Claims, verb: str, level: Level) -> list[Case]:
@@ -22,13 +25,22 @@ def _long(claims: Claims, verb: str, level: Level) -> list[Case]:
 
 
 def _windows(claims: Claims, verb: str, level: Level) -> list[Case]:
-    """Windows of one token, below, at and above a block of 16; beyond level quick, around tiles of 64 too."""
-    cases = _long(claims, verb, level)
-    sizes: tuple[int, ...] = (5, 1, 16, 17, 3)
-    if level != "quick":
-        cases = [*cases, *tile_cases(claims, verb, level)]
-        sizes = (*sizes, 63, 64, 65, 128)
-    return [case.with_options(window=sizes[i % len(sizes)]) for i, case in enumerate(cases)]
+    """Windows of one token, below, at and above a block of 16, and around a tile of 64."""
+    near = [
+        case.with_options(window=(5, 1, 16, 17, 3)[i % 5])
+        for i, case in enumerate(_long(claims, verb, level))
+    ]
+    wide = [
+        case.with_options(window=(65, 64, 63, 128)[i % 4])
+        for i, case in enumerate(tile_cases(claims, verb, level))
+        if max(case.seq_lens) < LONG
+    ]
+    return [*near, *wide]
+
+
+def _prompts(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """The lattice, and a prompt of several tiles of queries, alone in its context and after another part."""
+    return [*lattice(claims, verb, level), *prompt_cases(claims, verb, level)]
 
 
 def _chunks(claims: Claims, verb: str, level: Level) -> list[Case]:
@@ -39,12 +51,13 @@ def _chunks(claims: Claims, verb: str, level: Level) -> list[Case]:
     ]
 
 
-@check("KV-ATTN-020", features=("prefill",))
+@check("KV-ATTN-020", features=("prefill",), cases=_prompts)
 def causal_corner_is_bottom_right(trial: Trial) -> None:
     """Each query of a chunk finds its own position and none of the later ones."""
     case = trial.case
     hunts = hunt_near(case, 0, 1, 0, 2)
     hunts[:, 4::5] = hunt_in_turn(case, [[n - 1] for n in case.seq_lens])[:, 4::5]
+    hunts[_between_tiles(case)] = -1
     problem = needles(case, hunts)
     trial.expect_hunts(problem, trial.attend(problem))
 
@@ -86,49 +99,14 @@ def chunk_starts_at_its_own_multiple(trial: Trial) -> None:
     trial.expect_attention(problem, result, _last_tokens_of(problem))
 
 
-@check("KV-ATTN-024", features=("spans", "prefill"), cases=_long)
-def span_sees_itself_in_both_directions(trial: Trial) -> None:
-    """A query in a span finds both of its ends, across window and chunk, and not the next span's first."""
-    case = trial.case
-    spans = [_spans(n, n_q) for n, n_q in zip(case.seq_lens, case.query_lens, strict=True)]
-    hunts = hunt_near(case, 0)
-    token = 0
-    for request, (n, n_q) in enumerate(zip(case.seq_lens, case.query_lens, strict=True)):
-        for t in range(n - n_q, n):
-            own = np.flatnonzero(spans[request] == spans[request][t])
-            first, last = (int(own[0]), int(own[-1])) if spans[request][t] >= 0 else (t, t)
-            hunts[token, 1::2] = last
-            hunts[token, 2::3] = last + 1
-            hunts[token, 3::4] = first
-            token += 1
-    span_ids = np.concatenate(spans).astype(np.int32)
-    across: list[dict[str, int]] = [{"window": 2}, {"chunk_size": 3}]
-    for rule in ({}, *(rule for rule in across if set(rule) <= set(trial.claims.features))):
-        problem = needles(case, hunts, span_ids=span_ids, **rule)
-        trial.expect_hunts(problem, trial.attend(problem))
-
-
-@check("KV-ATTN-025", features=("mask",), cases=_long)
-def mask_decides_pair_by_pair(trial: Trial) -> None:
-    """Each query's own row of the mask decides which needles it finds; what is True ahead stays unseen."""
-    case = trial.case
-    rng = np.random.default_rng(case.seed + 31)
-    rows = [_holes(rng, n, n_q) for n, n_q in zip(case.seq_lens, case.query_lens, strict=True)]
-    hunts = hunt_in_turn(case, [positions[:: max(len(positions) // 7, 1)] for positions in edges(case)])
-    if "prefill" in trial.claims.features:
-        hunts[:, 2::5] = hunt_near(case, 1)[:, 2::5]
-    mask = np.concatenate([row.ravel() for row in rows])
-    problem = needles(case, hunts, mask=mask)
-    trial.expect_hunts(problem, trial.attend(problem))
-
-
-@check("KV-ATTN-026", features=("non_causal", "prefill"))
+@check("KV-ATTN-026", features=("non_causal", "prefill"), cases=_prompts)
 def non_causal_sees_the_whole_context(trial: Trial) -> None:
     """With causal=False every query finds the next position and the last one."""
     case = trial.case
     hunts = hunt_near(case, 1)
     last = hunt_in_turn(case, [[n - 1] for n in case.seq_lens])
     hunts[:, ::2] = last[:, ::2]
+    hunts[_between_tiles(case)] = -1
     problem = needles(case, hunts, causal=False)
     trial.expect_attention(problem, trial.attend(problem))
 
@@ -165,21 +143,12 @@ def chunked_equals_whole(trial: Trial) -> None:
         trial.expect_equal("out of the last chunk", chunk, chunk.out[exact], result.out[rows][exact])
 
 
-def _spans(n: int, n_q: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Two neighbouring spans inside the queried part of a context, text around them."""
-    ids = np.full(n, -1, np.int64)
-    first = n - n_q
-    third = max(n_q // 3, 1)
-    ids[first : first + third] = 0
-    ids[first + third : first + 2 * third] = 1
-    return ids
-
-
-def _holes(rng: np.random.Generator, n: int, n_q: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """A mask with holes: every query may see itself and about half of everything, what is ahead included."""
-    t = np.arange(n - n_q, n)[:, None]
-    j = np.arange(n)[None, :]
-    return np.asarray((j == t) | (rng.integers(0, 2, (n_q, n)) == 1))
+def _between_tiles(case: Case) -> Array:
+    """Say which query tokens of a long prompt hunt nothing: needles are few, and belong to edges of tiles."""
+    rows = np.concatenate([np.arange(n_q) for n_q in case.query_lens] + [np.zeros(0, np.int64)])
+    long = np.repeat(np.array(case.query_lens) > 2 * TILE, case.query_lens)
+    last = np.concatenate([np.arange(n_q) == n_q - 1 for n_q in case.query_lens] + [np.zeros(0, np.bool_)])
+    return np.asarray(long & ~last & (rows % TILE > 1) & (rows % TILE < TILE - 2))
 
 
 def _last_tokens_of(problem: Problem) -> Array:

@@ -1,23 +1,20 @@
 """Checks of addressing: which slots are read, through which table, and which never."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from kvref.arrays import dtype_of
 from kvref_conformance.cases import Case, Level, lattice, tile_cases
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
-from kvref_conformance.contracts import Call
+from kvref_conformance.contracts import ATTENDING
 from kvref_conformance.probes.needles import edges, hunt_in_turn, hunt_near, needles, tile_edges
 from kvref_conformance.probes.random import random_problem
+from kvref_conformance.probes.records import present_mla, random_records, record_cases
 from kvref_conformance.problems import Placement, Problem
-from kvref_conformance.trial import Trial
+from kvref_conformance.trial import Result, Trial
 
 PAGED = ("paged_attention", "append_and_attend")
-#: What dead slots hold at first, key and value: a little weight for whoever reads them, and a large value.
-FINITE = (0.0, 200.0)
 
 
 def _some(claims: Claims, verb: str, level: Level) -> list[Case]:
@@ -27,7 +24,7 @@ def _some(claims: Claims, verb: str, level: Level) -> list[Case]:
 
 def _crowds(claims: Claims, verb: str, level: Level) -> list[Case]:
     """Seventeen requests around the block grid; every fifth brings no query token."""
-    cases = lattice(claims, verb, level)
+    cases = record_cases(claims, verb, level) if verb == "mla_attention" else lattice(claims, verb, level)
     prefill = "prefill" in claims.features
     some = cases[:1] if level == "quick" else cases[::2]
     return [_but(case, **_crowd(case.block_size, prefill)) for case in some]
@@ -46,15 +43,6 @@ def _sharing(claims: Claims, verb: str, level: Level) -> list[Case]:
         _but(case, seq_lens=tuple(case.block_size + 1 + 2 * i for i in range(3)), query_lens=(1, 1, 1))
         for case in cases
     ]
-
-
-def _wide(claims: Claims, verb: str, level: Level) -> list[Case]:
-    """One small case in the smallest dtype and with few heads: its memory is almost all untouched."""
-    dtype = min(claims.dtypes, key=lambda name: dtype_of(name).itemsize)
-    size = min(claims.block_sizes, key=lambda b: abs(b - 16))
-    changes = {"dtype": dtype, "block_size": size, "seq_lens": (size + 1, 3), "query_lens": (1, 1)}
-    changes |= {"num_kv_heads": 1, "group": 3, "head_dim": min(claims.head_dims)}
-    return [_but(case, **changes) for case in lattice(claims, verb, "quick")[:1]]
 
 
 @check("KV-ATTN-010")
@@ -79,36 +67,6 @@ def exactly_the_length_is_read(trial: Trial) -> None:
     trial.expect_attention(problem, trial.attend(problem))
 
 
-@check("KV-ATTN-012")
-def dead_slots_may_hold_any_bits(trial: Trial) -> None:
-    """Numbers, then NaN, then infinity in every slot outside the attended set: the answer stays the same."""
-    case = trial.case
-    any_bits = trial.claims.choice("dead-slots") == "any_bits"
-    before = None
-    for key, value in (
-        (FINITE, (np.nan, np.nan), (np.inf, -np.inf)) if any_bits else (FINITE, (240.0, -240.0))
-    ):
-        problem, dead = _with_dead_positions(trial, random_problem(case), key, value)
-        result = trial.attend(problem, Placement(seed=case.seed, poison=(key, value)))
-        before = result if before is None else before
-        spread = np.isfinite(before.out) & ~np.isfinite(result.out)
-        if spread.any():
-            token, head, channel = (int(i) for i in np.argwhere(spread)[0])
-            request = problem.request_of(token)
-            trial.expect(
-                False,
-                f"request {request}, token {token}, head {head}: out[{channel}] is not finite "
-                f"({result.out[token, head, channel]}) once dead slots hold {key} and {value}; "
-                f"dead were {_dead_slots(problem, result.call, request, dead[request])}",
-                result,
-                where=[token, head, channel],
-                outside=int(spread.any(axis=-1).sum()),
-                of=int(spread[..., 0].size),
-            )
-        what = f"dead slots hold {key} and {value} instead of {FINITE[0]} and {FINITE[1]}"
-        trial.expect_same(what, problem, result, before)
-
-
 @check("KV-ATTN-013", verbs=PAGED)
 def blocks_may_lie_anywhere(trial: Trial) -> None:
     """A context in ascending, descending and scattered blocks gives the same bits where it is exact."""
@@ -121,19 +79,6 @@ def blocks_may_lie_anywhere(trial: Trial) -> None:
             problem, Placement(seed=2, tables=_in_order(case, order), num_blocks=_count(case) + 2)
         )
         trial.expect_equal("out under another placement", other, other.out[exact], first.out[exact])
-
-
-@check("KV-ATTN-015", verbs=PAGED)
-def table_padding_is_never_followed(trial: Trial) -> None:
-    """Entries past the last needed block hold −1, then 2^31 − 1: nobody looks."""
-    case = trial.case
-    problem = needles(case, hunt_near(case, 0))
-    before = trial.attend(problem, Placement(seed=case.seed))
-    valid = trial.claims.choice("table-padding") == "valid_block"
-    spare = (_count(case) + 1) if valid else -1
-    for padding in (spare,) if valid else (spare, 2**31 - 1):
-        result = trial.attend(problem, Placement(seed=case.seed, table_padding=padding))
-        trial.expect_same(f"padding of the tables is {padding}", problem, result, before)
 
 
 @check("KV-ATTN-016", cases=_some)
@@ -150,16 +95,17 @@ def neighbours_do_not_move_an_answer(trial: Trial) -> None:
     trial.expect_equal("out beside another neighbour", after, after.out[:first], before.out[:first])
 
 
-@check("KV-ATTN-016", cases=_crowds)
+@check("KV-ATTN-016", verbs=(*ATTENDING, "mla_attention"), cases=_crowds)
 def company_does_not_move_an_answer(trial: Trial) -> None:
     """Seventeen requests, some without queries: in reverse and each alone they answer the same."""
     case = trial.case
-    problem = random_problem(case)
+    latent = case.verb == "mla_attention"
+    problem = random_records(case, 0.03125) if latent else random_problem(case)
     every = list(range(len(case.seq_lens)))
-    together = trial.attend(problem)
+    together = _ask(trial, problem)
     expected = trial.oracle.attention(problem)
     for some in (every[::-1], [0], [len(every) // 2], [every[-1]]):
-        result = trial.attend(problem.only(some))
+        result = _ask(trial, problem.only(some))
         rows = problem.rows_of(some)
         what = "in reverse order" if len(some) > 1 else f"request {some[0]} alone"
         trial.expect_alike(what, result, result.out, together.out[rows], 2 * expected.out_bound[rows])
@@ -180,87 +126,11 @@ def requests_may_share_blocks(trial: Trial) -> None:
     trial.expect_same("the first block is shared", shared, together, apart)
 
 
-@check("KV-ATTN-018", verbs=PAGED, features=("strided",), cases=_wide)
-def offsets_beyond_two_to_the_32(trial: Trial) -> None:
-    """Blocks 2^30 elements apart: offsets that 31 bits do not hold, one that 32 bits take for small."""
+def _ask(trial: Trial, problem: Problem) -> Result:
     case = trial.case
-    problem = needles(case, hunt_near(case, 0, -1, -case.block_size))
-    near = Placement(seed=case.seed, tables=np.array([[4, 2, 0], [3, 0, 0]]), num_blocks=5)
-    far = replace(near, block_stride=2**30 + 64)
-    what = "blocks lie 2^30 elements apart"
-    trial.expect_same(what, problem, trial.attend(problem, far), trial.attend(problem, near))
-
-
-@check("KV-ATTN-018", verbs=("paged_attention",), features=("strided",), cases=_wide)
-def block_ids_beyond_16_bits(trial: Trial) -> None:
-    """Block ids above 65536, of a view whose blocks lie over each other so that it takes little memory."""
-    case, apart = trial.case, trial.case.block_size
-    problem = needles(case, hunt_near(case, 0, -1, -case.block_size))
-    tables = np.array([[3, 1, 0], [2, 0, 0]])
-    near = Placement(seed=case.seed, tables=tables, num_blocks=4)
-    high = replace(
-        near,
-        tables=2**16 + apart * tables,  # so that no two of them share a slot
-        num_blocks=2**16 + 4 * apart,
-        block_stride=case.num_kv_heads * case.head_dim,
-    )
-    what = f"block ids are {2**16} and above"
-    trial.expect_same(what, problem, trial.attend(problem, high), trial.attend(problem, near))
-
-
-@check("KV-ATTN-019", verbs=PAGED, features=("strided",), cases=_some)
-def strides_of_the_cache_are_honoured(trial: Trial) -> None:
-    """The caches are views into something larger, with a gap after every block."""
-    case = trial.case
-    problem = needles(case, hunt_in_turn(case, edges(case)))
-    stride = (case.block_size + 1) * case.num_kv_heads * case.head_dim
-    dense = trial.attend(problem, Placement(seed=case.seed))
-    view = trial.attend(problem, Placement(seed=case.seed, block_stride=stride))
-    trial.expect_same(f"blocks lie {stride} elements apart", problem, view, dense)
-
-
-def _with_dead_positions(
-    trial: Trial, problem: Problem, key: float, value: float
-) -> tuple[Problem, list[int]]:
-    """Kill the first positions of each context where a claimed feature lets no query attend to them.
-
-    Returns how many positions are dead in each request, too.
-    """
-    features = trial.claims.features
-    if "window" in features:
-        variant = {**problem.variant, "window": 3}
-    elif "mask" in features:
-        variant = {**problem.variant, "mask": _recent_only(problem)}
-    else:
-        return problem, [0] * len(problem.seq_lens)
-    k, v = problem.k.copy(), problem.v.copy()
-    reach = 3 + (trial.claims.choice("window-spelling") == "left" and "window" in features)
-    dead = []
-    for start, n, n_q in zip(problem.context_start_loc, problem.seq_lens, problem.query_lens, strict=False):
-        oldest = 0 if trial.claims.choice("causal-corner") == "top_left" else int(n - n_q)
-        dead.append(max(oldest - reach + 1, 0))
-        k[start : start + dead[-1]], v[start : start + dead[-1]] = key, value
-    return problem.but(k=k, v=v, variant=variant), dead
-
-
-def _dead_slots(problem: Problem, call: Call, request: int, positions: int) -> str:
-    """Say which slots near a request are dead."""
-    parts = [f"positions 0 to {positions - 1} of its context"] if positions else []
-    if "block_tables" in call.tensors:
-        n, size = int(problem.seq_lens[request]), call.tensors["k_cache"].shape[1]
-        if n % size:
-            block = int(call.tensors["block_tables"][request, n // size])
-            parts.append(f"slots {n % size} to {size - 1} of its last block, {block}")
-        parts.append("every block that is not its own")
-    return " and ".join(parts) or "the contexts of other requests"
-
-
-def _recent_only(problem: Problem) -> Any:
-    rows = []
-    for n, n_q in zip(problem.seq_lens, problem.query_lens, strict=True):
-        t, j = np.arange(n - n_q, n)[:, None], np.arange(n)[None, :]
-        rows.append(((j > t - 3) & (j <= t)).ravel())
-    return np.concatenate([*rows, np.zeros(0, np.bool_)])
+    if case.verb != "mla_attention":
+        return trial.attend(problem)
+    return trial.call(present_mla(problem, case, Placement(seed=case.seed + 1)), problem)
 
 
 def _count(case: Case) -> int:

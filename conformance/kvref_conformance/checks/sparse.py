@@ -30,6 +30,8 @@ from kvref_conformance.trial import Result, Trial
 CHOOSING, ATTENDING = ("select_topk",), ("sparse_attention",)
 #: Positions of one selection; contexts are long enough that more are left out.
 FEW = 6
+#: Positions of a selection that is read in several tiles.
+MANY = 150
 
 
 def _selecting(claims: Claims, verb: str, level: Level) -> list[Case]:
@@ -44,6 +46,17 @@ def _selecting(claims: Claims, verb: str, level: Level) -> list[Case]:
         )
         for case in cases
     ]
+
+
+def _few_and_many(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Selections of a few slots, and of more than a kernel takes in one tile."""
+    few = [case.with_options(top_k=FEW) for case in _selecting(claims, verb, level)]
+    some = few[1:2] if level == "quick" else few[::4]
+    lens, queries = (MANY + 40, MANY + 7), (2, 1)
+    many = [
+        replace(case.with_options(top_k=MANY), seq_lens=lens, query_lens=queries, seed=700) for case in some
+    ]
+    return [*few, *many]
 
 
 @check("KV-ATTN-070", verbs=CHOOSING, cases=choosing_cases)
@@ -78,11 +91,11 @@ def negative_products_count_as_zero(trial: Trial) -> None:
     _hold(trial, probe, trial.call(probe.present(1)))
 
 
-@check("KV-ATTN-072", verbs=ATTENDING, cases=_selecting)
+@check("KV-ATTN-072", verbs=ATTENDING, cases=_few_and_many)
 def exactly_the_named_slots_are_read(trial: Trial) -> None:
     """Heads hunt, in turn, every position of a selection and positions left out of it."""
     case = trial.case
-    positions = choose(case, FEW)
+    positions = choose(case, case.option("top_k"))
     _attend(trial, _hunted(case, positions), positions)
 
 

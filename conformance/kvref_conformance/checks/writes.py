@@ -25,6 +25,14 @@ def _some(claims: Claims, verb: str, level: Level) -> list[Case]:
     return lattice(claims, verb, level)[::2]
 
 
+def _before_context(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Two requests with more query tokens than context, one without."""
+    return [
+        replace(case, seq_lens=(4, 3, case.block_size + 2), query_lens=(6, 5, 1))
+        for case in _some(claims, verb, level)
+    ]
+
+
 @check("KV-ATTN-050", verbs=WRITING)
 def token_is_stored_in_its_slot(trial: Trial) -> None:
     """Scattered slots, every token a code of its own: each named slot holds its token, bit for bit."""
@@ -42,6 +50,20 @@ def negative_slots_are_skipped(trial: Trial) -> None:
     _hold(
         trial, trial.call(write.call), replace(write, after=alone.answer.outputs), np.ones_like(write.named)
     )
+
+
+@check("KV-ATTN-051", verbs=("append_and_attend",), features=("prefill",), cases=_before_context)
+def negative_slots_are_skipped_in_appending(trial: Trial) -> None:
+    """Tokens before the start of their context have slot −1: the caches end up as without them."""
+    case = trial.case
+    where = Placement(seed=case.seed + 1)
+    problem = needles(case, hunt_near(case, 0))
+    fewer = replace(case, query_lens=tuple(map(min, case.query_lens, case.seq_lens)))
+    alone = trial.call(present(needles(fewer, hunt_near(fewer, 0)), fewer, where))
+    result = trial.call(present(problem, case, where))
+    write = Imprint(result.call, result.call.tensors["slot_mapping"], alone.answer.outputs)
+    write = replace(write, after={name: write.after[name] for name in CACHES})
+    _hold(trial, result, write, np.ones_like(write.named))
 
 
 @check("KV-ATTN-052", verbs=WRITING, cases=_some)

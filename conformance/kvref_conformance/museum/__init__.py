@@ -9,7 +9,10 @@ from importlib import import_module
 from kvref_conformance.museum.exhibit import Exhibit
 
 #: Topics, those of the checks.
-TOPICS = ("dense", "paged", "masks", "merge", "logits", "writes", "mla", "sparse", "rope", "layouts", "calls")
+TOPICS = (
+    *("dense", "paged", "dead_slots", "strides", "masks", "spans", "merge", "logits"),
+    *("writes", "mla", "sparse", "rope", "layouts", "calls"),
+)
 
 
 def all_exhibits() -> list[Exhibit]:

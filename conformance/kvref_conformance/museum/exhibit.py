@@ -15,11 +15,10 @@ from kvref.attention.arithmetic import Arithmetic
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import VERBS
 
-#: What no attending subject can satisfy whose every output is wrong: each of these looks at outputs.
-#: An exhibit names it in `may_also_break` where its fault spoils ordinary inputs and not a corner of them.
-EVERY_OUTPUT = tuple(
-    f"KV-ATTN-{number:03d}" for number in (*range(1, 14), *range(15, 29), 30, 33, 34, *range(40, 46), 54)
-)
+#: What hardly any attending subject satisfies whose ordinary outputs are wrong: checks that compare them with
+#: the right ones. Checks of placement, of company and of edges are not among them, for they compare a subject
+#: with itself, or ask whether a needle is found.
+EVERY_OUTPUT = tuple(f"KV-ATTN-{number:03d}" for number in (1, 2, 3, 4, 5, 6, 8, 10, 11))
 
 #: A class that has been made an exhibit.
 T = TypeVar("T", bound=type[Any])

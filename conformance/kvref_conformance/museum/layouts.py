@@ -33,7 +33,6 @@ class BitsPassThroughArithmetic(Tiled):
     fault="F12 layout",
     seen_in=("vllm-project/vllm#49012",),
     breaks=("KV-ATTN-091",),
-    may_also_break=("KV-ATTN-090",),
     verbs=_CONVERT,
 )
 class ReshapedNotTransposed(Tiled):

@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from kvref.arrays import Array
+from kvref.arrays import Array, dtype_of
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.subjects.tiled import Tiled
 from kvref_conformance.subjects.tiled.rules import Work
-
-_SINKS = ("KV-ATTN-041", "KV-ATTN-042", "KV-ATTN-043", "KV-ATTN-045")
 
 
 @exhibit(
@@ -33,7 +31,6 @@ class SoftcapClips(Tiled):
     as_if="the soft cap was applied to q·k before the scale",
     fault="F13 scale or encoding",
     breaks=("KV-ATTN-040",),
-    may_also_break=("KV-ATTN-027",),
     features=("softcap",),
 )
 class SoftcapBeforeScale(Tiled):
@@ -57,7 +54,6 @@ class SoftcapBeforeScale(Tiled):
     as_if="the soft cap was ignored",
     fault="F21 one path only",
     breaks=("KV-ATTN-040",),
-    may_also_break=("KV-ATTN-027",),
     features=("softcap",),
 )
 class SoftcapIgnored(Tiled):
@@ -76,7 +72,7 @@ class SoftcapIgnored(Tiled):
     fault="F14 empty state",
     seen_in=("kekzl/imp#1330",),
     breaks=("KV-ATTN-041",),
-    may_also_break=_SINKS,
+    may_also_break=("KV-ATTN-042", "KV-ATTN-043", "KV-ATTN-045"),
     features=("sinks",),
 )
 class SinkForgotten(Tiled):
@@ -118,7 +114,7 @@ class SinkOfFirstHeadInGroup(Tiled):
     fault="F14 empty state",
     seen_in=("ROCm/rocm-libraries#12227",),
     breaks=("KV-ATTN-043",),
-    may_also_break=("KV-ATTN-035", *_SINKS),
+    may_also_break=("KV-ATTN-041", "KV-ATTN-042", "KV-ATTN-045"),
     features=("sinks",),
 )
 class SinkInEverySplit(Tiled):
@@ -146,7 +142,6 @@ class SinkInEverySplit(Tiled):
     fault="F13 scale or encoding",
     seen_in=("ROCm/rocm-libraries#12227",),
     breaks=("KV-ATTN-045",),
-    may_also_break=_SINKS,
     features=("sinks",),
 )
 class SinkScaled(Tiled):
@@ -254,3 +249,40 @@ class AlibiFromStartOfContext(Tiled):
     def distance(self, at: Array, t: Array) -> Array:
         """Count from position 0."""
         return super().distance(at, np.zeros_like(t))
+
+
+@exhibit(
+    as_if="the sink was soft-capped like a logit",
+    fault="F13 scale or encoding",
+    breaks=("KV-ATTN-045",),
+    may_also_break=("KV-ATTN-001",),
+    features=("sinks", "softcap"),
+)
+class SinkCapped(Tiled):
+    """The cap is applied to every logit of a row, the sink among them.
+
+    A plant: the sink joins the row as one more column, before the cap.
+    """
+
+    def sink_logits(self, work: Work) -> Array:
+        """Cap the sinks."""
+        sinks = super().sink_logits(work)
+        return sinks if work.rules.softcap is None else self.capped(sinks, work.rules.softcap)
+
+
+@exhibit(
+    as_if="ALiBi slopes were rounded to bfloat16",
+    fault="F13 scale or encoding",
+    breaks=("KV-ATTN-044",),
+    features=("alibi",),
+)
+class AlibiSlopesInBfloat16(Tiled):
+    """Slopes are kept in the dtype of the model.
+
+    A plant: with 8 heads all slopes are powers of two, and with 12 they are not.
+    """
+
+    def bias(self, work: Work, at: Array) -> Array:
+        """Round the slopes."""
+        low = np.asarray(work.rules.alibi_slopes).astype(dtype_of("bfloat16")).astype(np.float32)
+        return super().bias(replace(work, rules=replace(work.rules, alibi_slopes=low)), at)

@@ -1,11 +1,13 @@
-"""Faults of visibility: corner, windows, chunks, spans, masks, and chunks of a prompt."""
+"""Faults of visibility: corner, windows, chunks, no causality, and chunks of a prompt."""
+
+from dataclasses import replace
 
 import numpy as np
 
 from kvref.arrays import Array
 from kvref_conformance.museum.exhibit import EVERY_OUTPUT, exhibit
 from kvref_conformance.subjects.tiled import Tiled
-from kvref_conformance.subjects.tiled.rules import Batch, Rules, Work
+from kvref_conformance.subjects.tiled.rules import Rules, Work
 
 
 @exhibit(
@@ -13,7 +15,7 @@ from kvref_conformance.subjects.tiled.rules import Batch, Rules, Work
     fault="F19 position or mask",
     seen_in=("pytorch/pytorch#108108", "pytorch/pytorch#144858", "onnx/onnx#8068"),
     breaks=("KV-ATTN-020", "KV-ATTN-028"),
-    may_also_break=EVERY_OUTPUT,
+    may_also_break=(*EVERY_OUTPUT, "KV-ATTN-007"),
     features=("prefill",),
 )
 class CornerTopLeft(Tiled):
@@ -32,7 +34,7 @@ class CornerTopLeft(Tiled):
     as_if="each query saw one position ahead of its own",
     fault="F01 boundary",
     breaks=("KV-ATTN-020",),
-    may_also_break=EVERY_OUTPUT,
+    may_also_break=(*EVERY_OUTPUT, "KV-ATTN-007"),
     features=("prefill",),
 )
 class CausalOneAhead(Tiled):
@@ -94,7 +96,6 @@ class WindowOneTooMany(Tiled):
     fault="F01 boundary",
     seen_in=("huggingface/transformers#37574",),
     breaks=("KV-ATTN-021",),
-    may_also_break=("KV-ATTN-012",),
     features=("window",),
 )
 class WindowOneTooFew(Tiled):
@@ -114,7 +115,7 @@ class WindowOneTooFew(Tiled):
     fault="F19 position or mask",
     seen_in=("EricLBuehler/mistral.rs#246",),
     breaks=("KV-ATTN-021",),
-    may_also_break=("KV-ATTN-012", "KV-ATTN-027"),
+    may_also_break=("KV-ATTN-012",),
     features=("window",),
 )
 class WindowIgnored(Tiled):
@@ -134,7 +135,7 @@ class WindowIgnored(Tiled):
     fault="F21 one path only",
     seen_in=("vllm-project/vllm#4405",),
     breaks=("KV-ATTN-021",),
-    may_also_break=("KV-ATTN-012", "KV-ATTN-022", "KV-ATTN-027"),
+    may_also_break=("KV-ATTN-012",),
     features=("window", "prefill"),
 )
 class WindowForgottenOnContext(Tiled):
@@ -154,7 +155,6 @@ class WindowForgottenOnContext(Tiled):
     fault="F19 position or mask",
     seen_in=("ModelTC/LightLLM#1311",),
     breaks=("KV-ATTN-022",),
-    may_also_break=("KV-ATTN-012", "KV-ATTN-021", "KV-ATTN-027"),
     features=("window", "prefill"),
 )
 class WindowOnBothSides(Tiled):
@@ -189,100 +189,6 @@ class ChunkSlides(Tiled):
 
 
 @exhibit(
-    as_if="spans were ignored",
-    fault="F21 one path only",
-    breaks=("KV-ATTN-024",),
-    features=("spans", "prefill"),
-)
-class SpansIgnored(Tiled):
-    """Image tokens see only what came before them.
-
-    A plant: one backend has no mask for spans and stays causal.
-    """
-
-    def in_span(self, spans: Array, j: Array, t: Array) -> Array:
-        """Admit nothing."""
-        return np.zeros_like(j <= t)
-
-
-@exhibit(
-    as_if="tokens outside every span saw each other in both directions",
-    fault="F19 position or mask",
-    breaks=("KV-ATTN-024",),
-    features=("spans", "prefill"),
-)
-class NegativeSpanIsASpan(Tiled):
-    """The id -1 is compared like any other, so all text is one span.
-
-    A plant: equality is tested, membership is not.
-    """
-
-    def in_span(self, spans: Array, j: Array, t: Array) -> Array:
-        """Compare ids."""
-        return np.asarray(spans[j] == spans[np.maximum(t, 0)])
-
-
-@exhibit(
-    as_if="the boolean mask was ignored",
-    fault="F19 position or mask",
-    seen_in=("pytorch/pytorch#164702",),
-    breaks=("KV-ATTN-025",),
-    may_also_break=("KV-ATTN-012",),
-    features=("mask", "prefill"),
-)
-class MaskForgotten(Tiled):
-    """The mask is replaced by one that admits everything.
-
-    Slicing a block mask dropped its rule and kept its shape. No error is raised; drafted branches see each
-    other.
-    """
-
-    def mask_of(self, batch: Batch, request: int) -> Array | None:
-        """Return no mask."""
-        return None
-
-
-@exhibit(
-    as_if="the boolean mask was read key-major",
-    fault="F12 layout",
-    breaks=("KV-ATTN-025",),
-    may_also_break=("KV-ATTN-012",),
-    features=("mask", "prefill"),
-)
-class MaskTransposed(Tiled):
-    """The flat mask is read one row per key.
-
-    A plant: a square mask of a whole prompt hides it where it is symmetric.
-    """
-
-    def mask_of(self, batch: Batch, request: int) -> Array | None:
-        """Read along the other axis."""
-        mask = super().mask_of(batch, request)
-        return None if mask is None else mask.reshape(mask.shape[::-1]).T
-
-
-@exhibit(
-    as_if="every request used the mask of the first",
-    fault="F18 row mapping",
-    breaks=("KV-ATTN-025",),
-    may_also_break=("KV-ATTN-012",),
-    features=("mask", "prefill"),
-)
-class MaskOfFirstRequest(Tiled):
-    """The start of a request's own mask is left at 0.
-
-    A plant: a batch of one, or of equal masks, is right.
-    """
-
-    def mask_of(self, batch: Batch, request: int) -> Array | None:
-        """Read from the beginning."""
-        mask = super().mask_of(batch, request)
-        if mask is None or batch.rules.mask is None:
-            return None
-        return np.resize(batch.rules.mask, mask.size).reshape(mask.shape)
-
-
-@exhibit(
     as_if="causality was applied although it was switched off",
     fault="F21 one path only",
     breaks=("KV-ATTN-026",),
@@ -304,7 +210,7 @@ class AlwaysCausal(Tiled):
     fault="F19 position or mask",
     seen_in=("onnx/onnx#7865", "microsoft/onnxruntime#28379"),
     breaks=("KV-ATTN-027",),
-    may_also_break=EVERY_OUTPUT,
+    may_also_break=("KV-ATTN-040",),
     features=("softcap", "window", "prefill"),
 )
 class MaskBeforeSoftcap(Tiled):
@@ -340,3 +246,39 @@ class ChunkForgetsThePast(Tiled):
         """Begin with the chunk's first token."""
         seen = super().visible(work, at)
         return seen if len(work.t) == 1 else seen & (at >= work.t[0])
+
+
+@exhibit(
+    as_if="a window of more than 32 tokens held 32",
+    fault="F01 boundary",
+    breaks=("KV-ATTN-021",),
+    features=("window",),
+)
+class WideWindowCut(Tiled):
+    """The window is applied within one tile of 32, and a wider one is cut.
+
+    A plant: tests have small windows, and models have 4096.
+    """
+
+    def in_window(self, j: Array, t: Array, window: int) -> Array:
+        """Admit no more than a tile."""
+        return super().in_window(j, t, min(window, 32))
+
+
+@exhibit(
+    as_if="queries of the second tile and later stood one position early",
+    fault="F21 one path only",
+    breaks=("KV-ATTN-020",),
+    may_also_break=("KV-ATTN-001",),
+    features=("prefill",),
+)
+class SecondQueryTileStandsEarly(Tiled):
+    """The first row of a tile of queries is computed from the tile before it.
+
+    A plant: prompts that fit one tile of 64 queries are right.
+    """
+
+    def visible(self, work: Work, at: Array) -> Array:
+        """Move the later rows."""
+        late = np.arange(len(work.t)) >= 64
+        return super().visible(replace(work, t=np.where(late, work.t - 1, work.t)), at)

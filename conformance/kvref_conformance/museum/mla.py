@@ -52,7 +52,7 @@ class RecordHasRotatedPartFirst(Tiled):
     as_if="the scale that was passed was replaced by the record's width ** -0.5",
     fault="F13 scale or encoding",
     breaks=("KV-ATTN-062",),
-    may_also_break=("KV-ATTN-060", "KV-ATTN-061"),
+    may_also_break=("KV-ATTN-060",),
     verbs=_MLA,
 )
 class ScaleOfTheRecord(Tiled):

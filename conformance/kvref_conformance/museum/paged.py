@@ -15,7 +15,7 @@ from kvref_conformance.subjects.tiled.rules import Batch, Work
     fault="F02 unit",
     seen_in=("vllm-project/vllm#54359", "vllm-project/vllm#51031", "ROCm/aiter#1840"),
     breaks=("KV-ATTN-010",),
-    may_also_break=EVERY_OUTPUT,
+    may_also_break=(*EVERY_OUTPUT, "KV-ATTN-012", "KV-ATTN-013", "KV-ATTN-016", "KV-ATTN-017"),
 )
 class KernelBlockHalfAsLarge(Tiled):
     """Entries of the table are multiplied by a block size that is not the table's.
@@ -53,7 +53,7 @@ class MiddleOfContextSkipped(Tiled):
     as_if="keys were paired with the value of the slot after",
     fault="F12 layout",
     breaks=("KV-ATTN-010",),
-    may_also_break=EVERY_OUTPUT,
+    may_also_break=(*EVERY_OUTPUT, "KV-ATTN-012", "KV-ATTN-013", "KV-ATTN-016", "KV-ATTN-017"),
 )
 class ValueOfNextSlot(Tiled):
     """Values are read one slot late.
@@ -72,7 +72,7 @@ class ValueOfNextSlot(Tiled):
     as_if="the context held one more token",
     fault="F01 boundary",
     breaks=("KV-ATTN-011",),
-    may_also_break=EVERY_OUTPUT,
+    may_also_break=(*EVERY_OUTPUT, "KV-ATTN-007", "KV-ATTN-012", "KV-ATTN-013", "KV-ATTN-015"),
 )
 class LengthIsLastIndex(Tiled):
     """The length is taken for the index of the last token.
@@ -122,7 +122,7 @@ class _Unmasked(Tiled):
     fault="F09 padding as data",
     seen_in=("Dao-AILab/flash-attention#1455",),
     breaks=("KV-ATTN-011",),
-    may_also_break=EVERY_OUTPUT,
+    may_also_break=(*EVERY_OUTPUT, "KV-ATTN-007", "KV-ATTN-012", "KV-ATTN-013", "KV-ATTN-015", "KV-ATTN-016"),
 )
 class LongestLengthForAll(_Unmasked):
     """A bound refers to the longest context of the batch.
@@ -141,7 +141,7 @@ class LongestLengthForAll(_Unmasked):
     fault="F09 padding as data",
     seen_in=("ROCm/hip-ep#989", "microsoft/onnxruntime#29447", "Blaizzy/mlx-vlm#2036"),
     breaks=("KV-ATTN-011",),
-    may_also_break=EVERY_OUTPUT,
+    may_also_break=(*EVERY_OUTPUT, "KV-ATTN-012"),
 )
 class CapacityForLength(_Unmasked):
     """What is allocated is taken for what is valid.
@@ -161,33 +161,10 @@ class CapacityForLength(_Unmasked):
 
 
 @exhibit(
-    as_if="values past the length were multiplied by a weight of zero",
-    fault="F10 NaN spread",
-    seen_in=("vllm-project/vllm#43961", "vllm-project/vllm#53856", "vllm-project/vllm#936"),
-    breaks=("KV-ATTN-012",),
-)
-class ZeroTimesNaN(Tiled):
-    """Tiles are read whole; logits past the length are masked, values are not.
-
-    Zero times NaN is NaN. Blocks recycled from a recurrent state hold such bytes, and so does memory that was
-    never written. It breaks at 4090 tokens and works at 4096.
-    """
-
-    def tiles(self, kv_len: int) -> list[Array]:
-        """Return tiles that are all full."""
-        return [np.arange(start, start + self.tile) for start in range(0, kv_len, self.tile)]
-
-    def blended(self, weights: Array, v: Array) -> Array:
-        """Multiply every value of the tile."""
-        values = v[:, self.kv_heads(len(weights), v.shape[1])].transpose(1, 0, 2)
-        return np.asarray(weights @ values)
-
-
-@exhibit(
     as_if="the blocks of a context were taken to follow its first one in memory",
     fault="F12 layout",
     breaks=("KV-ATTN-013",),
-    may_also_break=EVERY_OUTPUT,
+    may_also_break=(*EVERY_OUTPUT, "KV-ATTN-012", "KV-ATTN-016", "KV-ATTN-017"),
 )
 class BlocksAssumedConsecutive(Tiled):
     """Only the first entry of a table is looked at.
@@ -209,7 +186,7 @@ class BlocksAssumedConsecutive(Tiled):
     fault="F12 layout",
     seen_in=("pytorch/pytorch#182593",),
     breaks=("KV-ATTN-013",),
-    may_also_break=EVERY_OUTPUT,
+    may_also_break=(*EVERY_OUTPUT, "KV-ATTN-012", "KV-ATTN-016", "KV-ATTN-017"),
 )
 class BlocksInMemoryOrder(Tiled):
     """The blocks of a context are visited in physical order and numbered as they come.
@@ -227,31 +204,11 @@ class BlocksInMemoryOrder(Tiled):
 
 
 @exhibit(
-    as_if="the whole block table was followed, its padding included",
-    fault="F09 padding as data",
-    breaks=("KV-ATTN-015",),
-)
-class PaddingOfTableFollowed(Tiled):
-    """Blocks are fetched before it is known which are needed.
-
-    A plant of a prefetch: -1 and stale ids in the tail of a table become addresses. What was fetched is
-    masked later, if the fetch comes back.
-    """
-
-    def read_and_attend(self, batch: Batch, k_cache: Array, v_cache: Array, /, *rest: Any) -> Any:
-        """Fetch every block that any entry names."""
-        block_tables = rest[0]
-        if ((block_tables < 0) | (block_tables >= len(k_cache))).any():
-            raise IndexError("a block table names memory outside the cache")
-        return super().read_and_attend(batch, k_cache, v_cache, *rest)
-
-
-@exhibit(
     as_if="the first block of one request was read by all as a shared prefix",
     fault="F21 one path only",
     seen_in=("vllm-project/vllm#26130", "vllm-project/vllm#17283"),
     breaks=("KV-ATTN-010", "KV-ATTN-016"),
-    may_also_break=EVERY_OUTPUT,
+    may_also_break=(*EVERY_OUTPUT, "KV-ATTN-012"),
 )
 class SharedPrefixTooLong(Tiled):
     """The pass over a shared prefix covers more blocks than the requests share.
@@ -298,107 +255,6 @@ class OneOwnerPerBlock(Tiled):
         return np.where((slots >= 0)[:, None, None], found, found.dtype.type(0))
 
 
-class _FlatReads(Tiled):
-    """Reads by element offset from the start of the cache."""
-
-    def element(self, cache: Array, block: Array) -> Array:
-        """Return the element at which a block begins."""
-        return block * (cache.strides[0] // cache.itemsize)
-
-    def read(self, cache: Array, slots: Array) -> Array:
-        """Return the rows at their offsets; zeros where no block begins there."""
-        step = max(cache.strides[0] // cache.itemsize, 1)
-        start = self.element(cache, slots // cache.shape[1])
-        inside = (start >= 0) & (start % step == 0) & (start // step < cache.shape[0])
-        found = super().read(
-            cache, np.where(inside, start // step, 0) * cache.shape[1] + slots % cache.shape[1]
-        )
-        return np.where(inside[:, None, None], found, found.dtype.type(0))
-
-
-@exhibit(
-    as_if="block times stride did not fit in 32 bits",
-    fault="F11 overflow",
-    seen_in=("flashinfer-ai/flashinfer#3136", "ROCm/aiter#2517"),
-    breaks=("KV-ATTN-018",),
-    features=("strided",),
-    dtypes=("bfloat16",),
-)
-class OffsetsIn32Bits(_FlatReads):
-    """Element offsets are computed in 32 bits.
-
-    Block id and stride are both 32 bits wide, and their product is widened after it has wrapped. The bounds
-    check of a buffer load then returns zeros for addresses that are valid. Small pools never get there.
-    """
-
-    def element(self, cache: Array, block: Array) -> Array:
-        """Multiply in 32 bits."""
-        return super().element(cache, block).astype(np.int32).astype(np.int64)
-
-
-@exhibit(
-    as_if="block times stride wrapped at 2^32",
-    fault="F11 overflow",
-    breaks=("KV-ATTN-018",),
-    features=("strided",),
-    dtypes=("bfloat16",),
-)
-class OffsetsInUnsigned32Bits(_FlatReads):
-    """Element offsets are unsigned and 32 bits wide.
-
-    A plant of the repair that doubles the reach of a signed offset and is taken for a cure: no address is
-    negative any more, and beyond element 2^32 memory begins again.
-    """
-
-    def element(self, cache: Array, block: Array) -> Array:
-        """Multiply in unsigned 32 bits."""
-        return super().element(cache, block).astype(np.uint32).astype(np.int64)
-
-
-@exhibit(
-    as_if="the high bits of the block id were lost",
-    fault="F11 overflow",
-    seen_in=("ROCm/ATOM#702",),
-    breaks=("KV-ATTN-018",),
-    features=("strided",),
-)
-class BlockIdTruncated(Tiled):
-    """A block id is kept in 16 bits.
-
-    Everything is right until a pool has more than 65536 blocks, and garbage from the first request that
-    crosses that number.
-    """
-
-    def slots_of(self, table: Array, at: Array, block_size: int) -> Array:
-        """Keep 16 bits of the id."""
-        return super().slots_of(table & 0xFFFF, at, block_size)
-
-
-@exhibit(
-    as_if="the cache was read as if it were contiguous",
-    fault="F12 layout",
-    seen_in=("ovg-project/kvcached#399",),
-    breaks=("KV-ATTN-019",),
-    features=("strided",),
-    may_also_break=("KV-ATTN-018",),
-)
-class ReadsAssumeContiguous(Tiled):
-    """Offsets follow from the shape, not from the strides.
-
-    Blocks are padded so that groups of layers share a size, or keys and values lie side by side; the view
-    says so and nobody asks it. The first block is right.
-    """
-
-    def read(self, cache: Array, slots: Array) -> Array:
-        """Read at the strides a contiguous cache would have, round the end of what memory there is."""
-        per_slot = int(np.prod(cache.shape[2:]))
-        there = sum((n - 1) * step for n, step in zip(cache.shape, cache.strides, strict=True))
-        rows = max((there // cache.itemsize + 1) // per_slot, 1)
-        shape, strides = (rows, 1, *cache.shape[2:]), (per_slot * cache.itemsize,) * 2
-        inner = (cache.shape[3] * cache.itemsize, cache.itemsize)
-        return super().read(np.lib.stride_tricks.as_strided(cache, shape, strides + inner), slots % rows)
-
-
 @exhibit(
     as_if="outputs were rounded to a grid that follows the largest output of the batch",
     fault="F13 scale or encoding",
@@ -419,3 +275,19 @@ class ScaleOfWholeBatch(Tiled):
         if step > 0:
             out[...] = np.rint(out / step) * step
         return answer
+
+
+@exhibit(
+    as_if="contexts were cut off after 2048 tokens",
+    fault="F11 overflow",
+    breaks=("KV-ATTN-010",),
+)
+class LongContextCutOff(Tiled):
+    """A workspace has room for the splits of 2048 tokens, and what lies beyond is not read.
+
+    A plant: no context of a common test is that long.
+    """
+
+    def tiles(self, kv_len: int) -> list[Array]:
+        """Stop early."""
+        return super().tiles(min(kv_len, 2048))

@@ -13,7 +13,7 @@ _ROPE = ("apply_rope",)
     as_if="channels were paired in the other style",
     fault="F12 layout",
     breaks=("KV-ATTN-080",),
-    may_also_break=("KV-ATTN-082", "KV-ATTN-083"),
+    may_also_break=("KV-ATTN-082",),
     verbs=_ROPE,
     rope_styles=("half", "interleaved"),
 )
@@ -32,7 +32,6 @@ class PairsOfOtherStyle(Tiled):
     as_if="frequencies were spread over head_dim instead of rotary_dim",
     fault="F02 unit",
     breaks=("KV-ATTN-080",),
-    may_also_break=("KV-ATTN-082",),
     verbs=_ROPE,
 )
 class FrequenciesOfHeadDim(Tiled):
@@ -55,7 +54,7 @@ class FrequenciesOfHeadDim(Tiled):
     as_if="the whole head was rotated",
     fault="F02 unit",
     breaks=("KV-ATTN-081",),
-    may_also_break=("KV-ATTN-080", "KV-ATTN-082", "KV-ATTN-083"),
+    may_also_break=("KV-ATTN-080",),
     verbs=_ROPE,
 )
 class WholeHeadRotated(Tiled):
@@ -73,7 +72,7 @@ class WholeHeadRotated(Tiled):
     as_if="the last rotary_dim channels were rotated",
     fault="F12 layout",
     breaks=("KV-ATTN-081",),
-    may_also_break=("KV-ATTN-080", "KV-ATTN-082"),
+    may_also_break=("KV-ATTN-080",),
     verbs=_ROPE,
 )
 class LastChannelsRotated(Tiled):
@@ -93,7 +92,7 @@ class LastChannelsRotated(Tiled):
     fault="F19 position or mask",
     seen_in=("pytorch/executorch#2010",),
     breaks=("KV-ATTN-082",),
-    may_also_break=("KV-ATTN-080", "KV-ATTN-081", "KV-ATTN-083"),
+    may_also_break=("KV-ATTN-080", "KV-ATTN-083"),
     verbs=_ROPE,
 )
 class PositionsFromZero(Tiled):
@@ -113,7 +112,7 @@ class PositionsFromZero(Tiled):
     fault="F19 position or mask",
     seen_in=("scouzi1966/maclocal-api#92", "unslothai/unsloth#3803", "Blaizzy/mlx-vlm#1110"),
     breaks=("KV-ATTN-082",),
-    may_also_break=("KV-ATTN-080", "KV-ATTN-081", "KV-ATTN-083"),
+    may_also_break=("KV-ATTN-080", "KV-ATTN-083"),
     verbs=_ROPE,
 )
 class OneCursorForAll(Tiled):
@@ -134,7 +133,7 @@ class OneCursorForAll(Tiled):
     fault="F19 position or mask",
     seen_in=("skyzh/tiny-llm#46",),
     breaks=("KV-ATTN-082",),
-    may_also_break=("KV-ATTN-080", "KV-ATTN-081", "KV-ATTN-083"),
+    may_also_break=("KV-ATTN-080",),
     verbs=_ROPE,
 )
 class PositionsAdvancedTwice(Tiled):
@@ -192,7 +191,6 @@ class PositionsInBfloat16(Tiled):
     as_if="rotary_dim = 0 was taken to mean the whole head",
     fault="F21 one path only",
     breaks=("KV-ATTN-085",),
-    may_also_break=("KV-ATTN-081",),
     verbs=_ROPE,
 )
 class NoneMeansAll(Tiled):

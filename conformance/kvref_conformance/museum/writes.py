@@ -13,33 +13,11 @@ _APPEND = ("append_and_attend",)
 
 
 @exhibit(
-    as_if="tokens were written at the strides of a contiguous cache",
-    fault="F12 layout",
-    seen_in=("flashinfer-ai/flashinfer#527",),
-    breaks=("KV-ATTN-019",),
-    may_also_break=("KV-ATTN-018", "KV-ATTN-050", "KV-ATTN-052"),
-    verbs=_APPEND,
-    features=("strided",),
-)
-class WritesAssumeContiguous(Tiled):
-    """An append computes offsets from the shape of the cache.
-
-    A view of a larger array is written in the wrong places: the new tokens are not found and their
-    neighbours' are overwritten.
-    """
-
-    def put_rows(self, cache: Array, slots: Array, rows: Array) -> None:
-        """Write at the strides a contiguous cache would have."""
-        strides = np.empty_like(cache, order="C").strides
-        super().put_rows(np.lib.stride_tricks.as_strided(cache, cache.shape, strides), slots, rows)
-
-
-@exhibit(
     as_if="offsets in a block were taken modulo half its size",
     fault="F02 unit",
     seen_in=("vllm-project/vllm#51031", "vllm-project/vllm#54359"),
     breaks=("KV-ATTN-050",),
-    may_also_break=("KV-ATTN-051", "KV-ATTN-052"),
+    may_also_break=("KV-ATTN-052",),
     verbs=_WRITE,
 )
 class SlotInKernelBlocks(Tiled):
@@ -60,7 +38,7 @@ class SlotInKernelBlocks(Tiled):
     fault="F12 layout",
     seen_in=("huggingface/text-generation-inference#2711",),
     breaks=("KV-ATTN-050",),
-    may_also_break=("KV-ATTN-051", "KV-ATTN-052"),
+    may_also_break=("KV-ATTN-052",),
     verbs=_WRITE,
 )
 class SlotsAssumedConsecutive(Tiled):
@@ -82,7 +60,7 @@ class SlotsAssumedConsecutive(Tiled):
     fault="F02 unit",
     seen_in=("vllm-project/vllm-ascend#14536",),
     breaks=("KV-ATTN-050",),
-    may_also_break=("KV-ATTN-051", "KV-ATTN-052"),
+    may_also_break=("KV-ATTN-052",),
     verbs=_WRITE,
 )
 class SlotsOfAnotherView(Tiled):
@@ -102,7 +80,6 @@ class SlotsOfAnotherView(Tiled):
     as_if="a negative slot was counted from the end of the cache",
     fault="F09 padding as data",
     breaks=("KV-ATTN-051",),
-    may_also_break=("KV-ATTN-050", "KV-ATTN-052"),
     verbs=_WRITE,
 )
 class NegativeSlotWraps(Tiled):
@@ -121,7 +98,6 @@ class NegativeSlotWraps(Tiled):
     fault="F09 padding as data",
     seen_in=("vllm-project/vllm#39444",),
     breaks=("KV-ATTN-051",),
-    may_also_break=("KV-ATTN-050", "KV-ATTN-052"),
     verbs=_WRITE,
 )
 class PaddingWritesSlotZero(Tiled):
@@ -140,7 +116,6 @@ class PaddingWritesSlotZero(Tiled):
     as_if="a write cleared the slots of its block that come after",
     fault="F04 stale or cleared",
     breaks=("KV-ATTN-052",),
-    may_also_break=("KV-ATTN-050", "KV-ATTN-051", "KV-ATTN-054"),
     verbs=_WRITE,
 )
 class WriteClearsRestOfBlock(Tiled):
@@ -200,7 +175,7 @@ class WritesToACopy(Tiled):
     as_if="attention ran before this step's tokens were written",
     fault="F06 order",
     breaks=("KV-ATTN-054",),
-    may_also_break=EVERY_OUTPUT,
+    may_also_break=(*EVERY_OUTPUT, "KV-ATTN-012"),
     verbs=_APPEND,
 )
 class AttendsBeforeWriting(Tiled):
@@ -226,3 +201,21 @@ class AttendsBeforeWriting(Tiled):
         answer = super().append_and_attend(q, k, v, k_cache, v_cache, slot_mapping=nothing, **options)
         self.store(k, v, k_cache, v_cache, slot_mapping)
         return answer
+
+
+@exhibit(
+    as_if="tokens before the start of their context were written to the end of the cache",
+    fault="F09 padding as data",
+    breaks=("KV-ATTN-051",),
+    verbs=_APPEND,
+    features=("prefill",),
+)
+class AppendWritesNegativeSlots(Tiled):
+    """The writing half of an append indexes with negative slots.
+
+    A plant: the kernel that only writes skips them.
+    """
+
+    def written(self, slots: Array) -> Array:
+        """Write every token."""
+        return np.ones(len(slots), np.bool_)

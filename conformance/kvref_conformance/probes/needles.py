@@ -111,11 +111,13 @@ def edges(case: Case) -> list[list[int]]:
 def tile_edges(case: Case) -> list[list[int]]:
     """Return for each context the positions on both sides of every 64th, where kernels begin a tile.
 
-    Beside them those around its thirds, where a context that is split in three falls apart, and both ends.
+    Of a long context those of every power of two; beside them those around its thirds, where a context that
+    is split in three falls apart, and both ends.
     """
     result = []
     for n in case.seq_lens:
-        around = [p for start in range(64, n + 1, 64) for p in (start - 1, start)]
+        starts = range(64, n + 1, 64) if n < 1024 else [2**i for i in range(6, n.bit_length())]
+        around = [p for start in starts for p in (start - 1, start)]
         thirds = [p for share in (1, 2) for p in (n * share // 3 - 1, n * share // 3)]
         wanted = [n - 1, *around, 0, *thirds]
         result.append([p for p in dict.fromkeys(wanted) if 0 <= p < n][: case.head_dim])

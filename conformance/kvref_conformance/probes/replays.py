@@ -14,7 +14,7 @@ from kvref.arrays import Array
 from kvref_conformance.cases import Case
 from kvref_conformance.contracts import Call, OutputSpec
 from kvref_conformance.probes.needles import coded_values, needle_size
-from kvref_conformance.problems import Placement, Problem, cast, place
+from kvref_conformance.problems import POISON_KEY, POISON_VALUE, Placement, Problem, cast, place
 
 SCALE = 0.3125
 #: Tokens of the longest context of the pool: one needle channel for each.
@@ -30,10 +30,20 @@ class Replay:
     """One for each run, over its live requests only; they have one query token each."""
 
 
-def replayed(case: Case, *, padded: bool = True) -> Replay:
-    """Return four runs over three requests; `padded` leaves some requests of the last two runs empty."""
+def replayed(
+    case: Case,
+    *,
+    padded: bool = True,
+    poison: tuple[float, float] = (POISON_KEY, POISON_VALUE),
+    table_padding: int | None = None,
+) -> Replay:
+    """Return four runs over three requests; `padded` leaves some requests of the last two runs empty.
+
+    Dead slots hold `poison`; tables are padded with `table_padding`, None: the id of some dead block.
+    """
     pool = _pool(case)
-    placed = place(pool, case.block_size, Placement(seed=case.seed + 83))
+    where = Placement(seed=case.seed + 83, poison=poison, table_padding=table_padding)
+    placed = place(pool, case.block_size, where)
     full = [int(n) for n in pool.seq_lens]
     runs = [
         [(0, full[0] // 2), (1, 3), (2, full[2] - 1)],

@@ -21,7 +21,10 @@ from kvref_conformance.probes.random import dyadic
 from kvref_conformance.problems import cast
 
 #: lse of a and of b, row after row; no two neighbours alike.
-PAIRS = ((3.0, 2.5), (-40.0, 60.0), (500.0, 499.0), (-700.0, -701.5), (90.0, -90.0), (0.0, 0.0), (1.25, 9.0))
+PAIRS = (
+    *((3.0, 2.5), (-40.0, 60.0), (500.0, 499.0), (-700.0, -701.5), (90.0, -90.0), (0.0, 0.0), (1.25, 9.0)),
+    *((30000.0, 30001.0), (-30001.0, -30000.0)),
+)
 LN_2 = float(np.log(2.0))
 
 
