@@ -7,8 +7,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from kvref.arrays import check_flag
 from kvref.attention.bounds import Arithmetic
-from kvref.errors import ArgumentError
+from kvref.attention.rope import STYLES
+from kvref.errors import ArgumentError, KVError
+from kvref.storage.layouts import LAYOUTS
+
+
+class ClaimError(ArgumentError):
+    """A declaration that says nothing the suite could check."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +91,25 @@ ALL_DTYPES = ("float32", "float16", "bfloat16")
 ALL_HEAD_DIMS = (64, 80, 96, 128, 192, 256)
 ALL_BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)
 
+#: Answers one field may list: many times what a kernel is built for, and few enough to be run.
+MAX_ANSWERS = 64
+#: Characters of a name or a version.
+MAX_NAME = 200
+#: Probes write a token's position into channels, and layouts split them by 8.
+MIN_WIDTH, WIDTH_STEP = 16, 8
+#: Channels of the widest block that is claimed, so that what a claim makes the suite allocate is limited.
+MAX_BLOCK = 2**20
+
+_NAMED = {"dtypes": (*ALL_DTYPES, "float64"), "features": tuple(FEATURES), "rope_styles": STYLES}
+_NAMED["layouts"] = tuple(LAYOUTS)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """The declaration of one subject. Every field has a default; the defaults are the strictest reading."""
+    """The declaration of one subject. Every field has a default; the defaults are the strictest reading.
+
+    Raises: ClaimError naming the field, what was found and what was expected.
+    """
 
     name: str = ""
     version: str = ""
@@ -105,17 +127,27 @@ class Claims:
     latent_dims: tuple[int, ...] = (512,)
 
     def __post_init__(self) -> None:
-        _check_names("dtypes", self.dtypes, (*ALL_DTYPES, "float64"))
-        _check_names("features", self.features, tuple(FEATURES))
-        _check_names("choices", tuple(self.choices), tuple(CHOICES))
-        for name, answer in self.choices.items():
-            choice = CHOICES[name]
-            _check_names(f"choices[{name!r}]", (answer,), (choice.canonical, *choice.alternatives))
-        for name in ("dtypes", "head_dims", "block_sizes"):
-            if not getattr(self, name):
-                raise ArgumentError(
-                    f"claims.{name} is empty, expected at least one (KV-CONF-005 minimum-domain)"
-                )
+        try:
+            check_flag("batch_invariant", self.batch_invariant)
+        except KVError as error:
+            raise ClaimError(f"claims.{error}") from None
+        for field_name in ("name", "version"):
+            _check_text(field_name, getattr(self, field_name))
+        for field_name, allowed in _NAMED.items():
+            _check_list(field_name, getattr(self, field_name), empty=field_name == "features")
+            _check_names(field_name, getattr(self, field_name), allowed)
+        for field_name in ("head_dims", "latent_dims", "block_sizes"):
+            _check_list(field_name, getattr(self, field_name))
+            step = 1 if field_name == "block_sizes" else WIDTH_STEP
+            least = 1 if field_name == "block_sizes" else MIN_WIDTH
+            for value in getattr(self, field_name):
+                _check_extent(field_name, value, least, step)
+        widest = max(*self.head_dims, *self.latent_dims) * max(self.block_sizes)
+        if widest > MAX_BLOCK:
+            raise ClaimError(f"claims describe a block of {widest} channels, expected at most {MAX_BLOCK}")
+        _check_choices(self.choices)
+        if not isinstance(self.arithmetic, Arithmetic):
+            raise ClaimError(f"claims.arithmetic = {self.arithmetic!r:.80}, expected an object of facts")
 
     def choice(self, name: str) -> str:
         """Return the declared answer to a choice, canonical where nothing is declared."""
@@ -133,15 +165,20 @@ class Claims:
     def from_dict(data: Mapping[str, Any]) -> "Claims":
         """Read claims from JSON values, as a foreign program sends them.
 
-        Raises: ArgumentError naming the field and what was expected.
+        Raises: ClaimError naming the field and what was expected.
         """
         known = {f.name for f in fields(Claims)}
-        _check_names("claims", tuple(data), tuple(sorted(known)))
+        for name in data:
+            if name not in known:
+                raise ClaimError(f"claims hold {name!r:.80}, expected names among {', '.join(sorted(known))}")
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
         }
-        if "arithmetic" in values and not isinstance(values["arithmetic"], Arithmetic):
-            values["arithmetic"] = Arithmetic.from_dict(values["arithmetic"])
+        if isinstance(values.get("arithmetic"), Mapping):
+            try:
+                values["arithmetic"] = Arithmetic.from_dict(values["arithmetic"])
+            except KVError as error:
+                raise ClaimError(f"claims.arithmetic: {error}") from None
         return Claims(**values)
 
 
@@ -155,7 +192,36 @@ def _shallow(claims: Claims) -> dict[str, Any]:
     return {f.name: getattr(claims, f.name) for f in fields(Claims)}
 
 
-def _check_names(where: str, names: tuple[Any, ...], allowed: tuple[str, ...]) -> None:
-    for name in names:
-        if name not in allowed:
-            raise ArgumentError(f"{where} holds {name!r}, expected one of {', '.join(allowed)}")
+def _check_text(name: str, value: Any) -> None:
+    if not isinstance(value, str) or len(value) > MAX_NAME:
+        raise ClaimError(f"claims.{name} = {value!r:.80}, expected text of at most {MAX_NAME} characters")
+
+
+def _check_list(name: str, values: Any, *, empty: bool = False) -> None:
+    if not isinstance(values, tuple | list) or len(values) > MAX_ANSWERS:
+        raise ClaimError(f"claims.{name} = {values!r:.80}, expected a list of at most {MAX_ANSWERS} answers")
+    if not values and not empty:
+        raise ClaimError(f"claims.{name} is empty, expected at least one (KV-CONF-005 minimum-domain)")
+    for at, value in enumerate(values):
+        if value in values[:at]:
+            raise ClaimError(f"claims.{name} holds {value!r:.80} twice, expected it once")
+
+
+def _check_names(name: str, values: tuple[Any, ...], allowed: tuple[str, ...]) -> None:
+    for value in values:
+        if value not in allowed:
+            raise ClaimError(f"claims.{name} holds {value!r:.80}, expected one of {', '.join(allowed)}")
+
+
+def _check_extent(name: str, value: Any, least: int, step: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or value % step:
+        wanted = f"an integer >= {least}" if step == 1 else f"a multiple of {step} from {least} on"
+        raise ClaimError(f"claims.{name} holds {value!r:.80}, expected {wanted}")
+
+
+def _check_choices(choices: Any) -> None:
+    if not isinstance(choices, Mapping):
+        raise ClaimError(f"claims.choices = {choices!r:.80}, expected an object of choice and answer")
+    _check_names("choices", tuple(choices), tuple(CHOICES))
+    for name, answer in choices.items():
+        _check_names(f"choices[{name!r}]", (answer,), (CHOICES[name].canonical, *CHOICES[name].alternatives))

@@ -13,8 +13,7 @@ from typing import Literal
 import numpy as np
 
 from kvref.arrays import Array, dtype_of
-from kvref.errors import ArgumentError
-from kvref_conformance.claims import Claims
+from kvref_conformance.claims import ClaimError, Claims
 from kvref_conformance.contracts import VERBS, Answer, Call, Failed, OutputSpec, Scalar
 from kvref_conformance.host import Host
 from kvref_conformance.host.messages import OPS, check_reply, read_call
@@ -53,7 +52,7 @@ def smoke(host: Host) -> list[Step]:
     except Failed as failure:
         blame: Blame = "implementation" if failure.kind == "error" else "harness"
         return [Step("hello", blame, _one_line(failure))]
-    except (ArgumentError, TypeError, ValueError, KeyError) as error:
+    except ClaimError as error:
         return [Step("hello", "harness", f"claims cannot be read: {error}")]
     unknown = [verb for verb in hello.verbs if verb not in VERBS]
     if unknown:

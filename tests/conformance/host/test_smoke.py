@@ -51,7 +51,7 @@ def fake(name: str, *args: str) -> ProcessHost:
     ("hello", "detail"),
     [
         ({"wire": "other"}, "protocol: wire = 'other'"),
-        ({"claims": '{"dtypes": ["int4"]}'}, "claims cannot be read: dtypes holds 'int4'"),
+        ({"claims": '{"dtypes": ["int4"]}'}, "claims cannot be read: claims.dtypes holds 'int4'"),
         ({"claims": '{"arithmetic": 3}'}, "claims cannot be read"),
         ({}, "offers 'copy', expected verbs among attention"),
     ],
