@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kvref.arrays import Array
+from kvref_conformance.foreign_text import printable
 
 Scalar = str | int | float | bool
 FailureKind = Literal["error", "refused", "unsupported", "crash", "timeout", "protocol", "shape"]
@@ -219,9 +220,9 @@ class Failed(Exception):
     """A call that gave no answer: the subject raised, refused, crashed, hung or broke the protocol."""
 
     def __init__(self, kind: FailureKind, detail: str) -> None:
-        super().__init__(f"{kind}: {detail}")
         self.kind = kind
-        self.detail = detail
+        self.detail = printable(detail)
+        super().__init__(f"{kind}: {self.detail}")
 
 
 def positional_arguments(verb: str) -> list[str]:

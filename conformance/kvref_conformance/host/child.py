@@ -13,12 +13,18 @@ import faulthandler
 import importlib.util
 import json
 import os
+import select
+import signal
 import sys
+import threading
+import time
 from importlib.machinery import ModuleSpec
 from typing import BinaryIO
 
 OLDEST_PYTHON = (3, 11)
 NEEDED = ("numpy", "ml_dtypes")
+GRACE = 5.0
+"""Seconds to end by itself once the suite is gone."""
 
 
 class SuiteFinder:
@@ -42,6 +48,7 @@ def main(kvref: str, where: str) -> int:
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
     sys.path.insert(0, os.getcwd())
     requests, replies = _take_wire()
+    threading.Thread(target=_end_with, args=(requests,), daemon=True).start()
     faulthandler.enable(sys.stderr)
     fault = _unfit()
     if fault is not None:
@@ -69,6 +76,17 @@ def _take_wire() -> tuple[BinaryIO, BinaryIO]:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
     return requests, replies
+
+
+def _end_with(requests: BinaryIO) -> None:
+    """End this process and all it started once nobody can send requests: its suite may have been killed."""
+    gone = select.poll()
+    gone.register(requests.fileno(), 0)  # nothing but the end of the other side
+    gone.poll()
+    time.sleep(GRACE)
+    if os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
 
 
 def _unfit() -> str | None:

@@ -15,6 +15,9 @@ from kvref_conformance.host.subject import describe, failure_of, make_subject, r
 from kvref_conformance.host.tensors import Store, collect, lay, misfit, view
 from kvref_conformance.untouched import untouched
 
+#: What a subject may raise to end its process, which is the suite's here. Ctrl-C is the user's.
+ENDINGS = (SystemExit, GeneratorExit)
+
 
 class MemoryStore:
     """Bytes of this process."""
@@ -47,7 +50,7 @@ class InProcessHost:
         if self._hello is None:
             try:
                 self._hello = describe(self._subject)
-            except Exception as error:
+            except (Exception, *ENDINGS) as error:
                 raise Failed("error", failure_of(error)[1]) from error
         return self._hello
 
@@ -62,7 +65,7 @@ class InProcessHost:
         outputs = {name: tensors[name] for name in call.outputs}
         try:
             misfits = run(self._subject, call.verb, inputs, call.params, outputs, call.in_place)
-        except Exception as error:
+        except (Exception, *ENDINGS) as error:
             kind, line, frames = failure_of(error)
             raise Failed(kind, f"{line}\n{frames}".strip()) from error
         for name, found in misfits.items():

@@ -15,10 +15,12 @@ from types import TracebackType
 from typing import Any
 
 import kvref
+from kvref.errors import ArgumentError
 from kvref_conformance.contracts import Answer, Call, Failed
+from kvref_conformance.foreign_text import one_line, read_text
 from kvref_conformance.host import Hello
 from kvref_conformance.host.messages import WIRE, CallRequest, call_message, check_reply
-from kvref_conformance.host.pipe import Pipe
+from kvref_conformance.host.pipe import GRACE, Pipe
 from kvref_conformance.host.scratch import Scratch
 from kvref_conformance.host.tensors import collect, lay, misfit
 from kvref_conformance.host.wire import Message, ProtocolError, decode, encode, integers, names, text
@@ -42,8 +44,17 @@ def python_command(python: str, subject: str) -> list[str]:
 
 
 def program_command(line: str) -> list[str]:
-    """Return the command of a program that speaks the wire, split as a shell would, run without one."""
-    return shlex.split(line)
+    """Return the command of a program that speaks the wire, split as a shell would, run without one.
+
+    Raises: ArgumentError if there is no program in it, or a quotation has no end.
+    """
+    try:
+        command = shlex.split(line)
+    except ValueError as error:
+        raise ArgumentError(f"--exec {line!r}: {error}, expected a command line") from None
+    if not command:
+        raise ArgumentError(f"--exec {line!r}, expected a command line")
+    return command
 
 
 class ProcessHost:
@@ -108,7 +119,7 @@ class ProcessHost:
         """Say bye, end the program and remove its files."""
         if self._pipe is not None:
             with contextlib.suppress(Failed):
-                self._exchange({"id": self._next_id(), "op": "bye"}, self._timeout)
+                self._exchange({"id": self._next_id(), "op": "bye"}, GRACE)
             self._stop(wait=True)
         self._scratch.close()
 
@@ -150,7 +161,7 @@ class ProcessHost:
         except ProtocolError as error:
             self._stop()
             raise Failed("protocol", str(error)) from error
-        except Failed:
+        except BaseException:  # interrupted, it may still be at work on this request
             self._stop()
             raise
         if outcome != "ok":
@@ -173,8 +184,10 @@ class ProcessHost:
             claims = self._read_claims(reply)
         except (ValueError, OSError, RecursionError) as error:
             raise Failed("protocol", f"claims: {error}") from error
-        environment = {key[4:]: str(value) for key, value in reply.items() if key.startswith("env.")}
-        name, version = text(reply, "name"), text(reply, "version")
+        environment = {
+            key[4:]: one_line(str(found)) for key, found in reply.items() if key.startswith("env.")
+        }
+        name, version = one_line(text(reply, "name")), one_line(text(reply, "version"))
         return Hello(name, version, names(reply, "verbs"), claims, environment)
 
     def _read_claims(self, reply: Message) -> dict[str, Any]:
@@ -183,9 +196,9 @@ class ProcessHost:
             path = Path(text(reply, "claims_file")).resolve()
             if not path.is_relative_to(self._scratch.root.resolve()):
                 raise ValueError(f"file {str(path)!r} lies outside the scratch directory")
-            if path.stat().st_size > MAX_CLAIMS:
-                raise ValueError(f"file has {path.stat().st_size} bytes, expected at most {MAX_CLAIMS}")
-            found = path.read_text(encoding="utf-8")
+            if not path.is_file():
+                raise ValueError(f"{path.name!r} is no file that can be read to its end")
+            found = read_text(path, MAX_CLAIMS)
         claims = json.loads(str(found))
         if not isinstance(claims, dict):
             raise ValueError(f"found {type(claims).__name__}, expected a JSON object")

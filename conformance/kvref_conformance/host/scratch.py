@@ -20,7 +20,7 @@ from kvref_conformance.contracts import Failed
 ROOM = 2**30
 """Bytes that must be free in shared memory before it is used instead of a disk."""
 PREFIX = "kvref-"
-ABANDONED_AFTER = 3600
+ABANDONED_AFTER = 60
 """Seconds after which a directory that nobody holds locked was left by a suite that was killed."""
 
 
@@ -55,13 +55,14 @@ class Scratch:
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_shared_memory()))
-        self._lock = _locked(self.root)
+        self._lock, self._identity = _locked(self.root), _identity(self.root)
         self._files: dict[str, FileStore] = {}
         self._finalizer = weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
         _sweep_abandoned(self.root.parent)
 
     def allocate(self, name: str, size: int) -> tuple[str, FileStore]:
         """Return the path and the bytes of a tensor's file, sparse where nothing has been written."""
+        self._restore()
         known = self._files.get(name)
         if known is not None and known.size == size and _intact(known) is None:
             return known.path, known
@@ -85,6 +86,7 @@ class Scratch:
 
     def sweep(self) -> list[str]:
         """Remove what the subject left in the directory and return its names."""
+        self._restore()
         ours = {Path(store.path).name for store in self._files.values()}
         extra = sorted(entry.name for entry in os.scandir(self.root) if entry.name not in ours)
         for name in extra:
@@ -101,10 +103,26 @@ class Scratch:
             os.close(self._lock)
             self._lock = None
 
+    def _restore(self) -> None:
+        """Make the directory again where it is gone, or where something else has taken its place."""
+        with contextlib.suppress(FileNotFoundError):
+            if _identity(self.root) == self._identity:
+                return
+            _remove(self.root)
+        if self._lock is not None:
+            os.close(self._lock)
+        self.root.mkdir(mode=0o700)
+        self._lock, self._identity = _locked(self.root), _identity(self.root)
+
     def _drop(self, name: str) -> None:
         store = self._files.pop(name)
         os.close(store.file)
         _remove(Path(store.path))
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = os.stat(path, follow_symlinks=False)
+    return status.st_dev, status.st_ino
 
 
 def _locked(folder: Path) -> int | None:
@@ -137,10 +155,10 @@ def _intact(store: FileStore) -> str | None:
     if held.st_size != store.size:
         return f"the file has {held.st_size} bytes, expected {store.size}"
     try:
-        found = os.stat(store.path, follow_symlinks=False)
-    except FileNotFoundError:
+        found = _identity(Path(store.path))
+    except (FileNotFoundError, NotADirectoryError):
         return "the file is gone, expected it to stay"
-    if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
+    if found != (held.st_dev, held.st_ino):
         return "the file was replaced by another, expected it to stay"
     return None
 

@@ -28,6 +28,7 @@ from kvref_conformance.contracts import (
     Scalar,
     positional_arguments,
 )
+from kvref_conformance.foreign_text import one_line
 from kvref_conformance.host import Hello
 from kvref_conformance.host.bridges import check_framework, lend, library_versions, take_back, to_numpy
 
@@ -102,7 +103,7 @@ def describe(subject: Any) -> Hello:
         "device": _device(subject),
         **library_versions(),
     }
-    return Hello(str(name), str(version), verbs_of(subject), claims, environment)
+    return Hello(one_line(str(name)), one_line(str(version)), verbs_of(subject), claims, environment)
 
 
 def run(
@@ -154,7 +155,7 @@ def failure_of(error: BaseException) -> tuple[FailureKind, str, str]:
 
     kvref's own input errors are a refusal, NotImplementedError says unsupported, all else is an error.
     """
-    line = f"{type(error).__name__}: {error}".strip().removesuffix(":")
+    line = f"{type(error).__name__}: {_said_by(error)}".strip().removesuffix(":")
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
     shown = "\n".join(
         f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames[-FRAMES_SHOWN:]
@@ -162,6 +163,14 @@ def failure_of(error: BaseException) -> tuple[FailureKind, str, str]:
     if isinstance(error, KVError):
         return "refused", line, shown
     return ("unsupported" if isinstance(error, NotImplementedError) else "error"), line, shown
+
+
+def _said_by(error: BaseException) -> str:
+    """Return an error's text; a subject's own error may fail at that too."""
+    try:
+        return str(error)
+    except Exception as second:
+        return f"(its text cannot be had: {type(second).__name__})"
 
 
 def _named(verb: str, returned: Any, outputs: tuple[str, ...], in_place: tuple[str, ...]) -> dict[str, Array]:

@@ -1,8 +1,11 @@
 """Python subjects in an interpreter of their own: found, described, called, and kept off the wire."""
 
 import os
+import shutil
+import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -295,3 +298,96 @@ def test_the_host_leaves_no_file_and_no_process(subject: Write) -> None:
     assert not root.exists()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_an_error_whose_text_fails_is_an_error(subject: Write) -> None:
+    """What goes wrong while a subject's own error is spelled costs nothing but the text."""
+    source = """
+        class Odd(Exception):
+            def __str__(self):
+                raise RuntimeError
+        class Subject:
+            def apply_rope(self, x, **_):
+                raise Odd
+    """
+    with pytest.raises(Failed) as caught:
+        subject(source).call(ROPE)
+    assert caught.value.kind == "error"
+    assert "Odd: (its text cannot be had: RuntimeError)" in caught.value.detail
+
+
+def test_a_subject_that_removes_the_directory_costs_its_own_call(subject: Write) -> None:
+    """The next call has a directory again."""
+    source = """
+        import re, shutil
+        class Subject:
+            def apply_rope(self, x, *, base, **_):
+                if base == 1.0:
+                    (found,) = {re.search(r"(/\\S*kvref-\\w*)/x[.]bin", line)[1]
+                                for line in open("/proc/self/maps") if "/x.bin" in line}
+                    shutil.rmtree(found)
+                return x
+    """
+    host = subject(source)
+    host.call(ROPE)
+    bad = Call(ROPE.verb, ROPE.tensors, {**ROPE.params, "base": 1.0}, ROPE.outputs)
+    with pytest.raises(Failed, match="the file is gone"):
+        host.call(bad)
+    np.testing.assert_array_equal(host.call(ROPE).outputs["out"], Q)
+
+
+HANGS = """
+    import pathlib, time
+    class Subject:
+        def apply_rope(self, x, **_):
+            pathlib.Path("hanging").touch()
+            time.sleep(600)
+"""
+
+
+def test_an_interrupted_call_leaves_a_host_that_closes_at_once(
+    subject: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A subject that is still at work does not hear `bye`; nobody waits for it."""
+    host = subject(HANGS)
+    host.hello()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    assert host._pipe is not None
+    monkeypatch.setattr(host._pipe, "_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        host.call(ROPE)
+    assert host._pipe is None
+    began = time.monotonic()
+    host.close()
+    assert time.monotonic() - began < 5
+
+
+def test_a_subject_ends_with_a_suite_that_was_killed(subject: Write, tmp_path: Path) -> None:
+    """SIGKILL cannot be handled, and a call that hangs would run for ever."""
+    subject(HANGS)
+    source = f"""
+        import sys
+        from kvref_conformance.host.process import ProcessHost, python_command
+        from tests_rope import ROPE
+        ProcessHost(python_command(sys.executable, "mine:Subject"), cwd={str(tmp_path)!r}).call(ROPE)
+    """
+    (tmp_path / "suite.py").write_text(textwrap.dedent(source))
+    shutil.copy(__file__, tmp_path / "tests_rope.py")
+    suite = subprocess.Popen([sys.executable, "suite.py"], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    wait_until((tmp_path / "hanging").exists)
+    children = Path(f"/proc/{suite.pid}/task/{suite.pid}/children").read_text().split()
+    suite.kill()
+    suite.wait()
+    assert children
+    wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in children))
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for something that another process does."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,9 +1,11 @@
 """The directory of tensor files: gone at the end, and swept up after a suite that was killed."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,3 +92,30 @@ def test_an_abandoned_directory_is_swept_up_and_no_other(place: Path) -> None:
     assert left == {in_use.root.name, here.root.name, "kvref-young", "other-old"}
     here.close()
     in_use.close()
+
+
+@pytest.mark.parametrize("instead", ["nothing", "another directory", "a link elsewhere", "a file"])
+def test_a_directory_that_is_gone_is_made_again(place: Path, tmp_path_factory: Any, instead: str) -> None:
+    """A subject may remove it; the next call has a directory, and what a link leads to is not touched."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "mine").write_text("keep me")
+    here = Scratch()
+    here.allocate("out", 128)
+    shutil.rmtree(here.root)
+    if instead == "another directory":
+        here.root.mkdir()
+        (here.root / "out.bin").mkdir()
+    elif instead == "a link elsewhere":
+        here.root.symlink_to(elsewhere)
+    elif instead == "a file":
+        here.root.write_text("not a directory")
+    with pytest.raises(Failed, match="out: the file"):
+        here.check()
+    assert here.sweep() == []
+    path, store = here.allocate("out", 128)
+    assert here.root.is_dir()
+    assert not here.root.is_symlink()
+    assert os.stat(path).st_size == store.size
+    assert (elsewhere / "mine").read_text() == "keep me"
+    here.close()
+    assert not list(place.iterdir())
