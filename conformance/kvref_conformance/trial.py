@@ -60,6 +60,8 @@ class Trial:
     oracle: Oracle
     margin: float = 0.0
     """Largest error over bound seen so far."""
+    unbounded: bool = False
+    """Whether the declared arithmetic left some component without a bound: any answer passed there."""
     attempted: Call | None = None
     """The last call made, answered or not."""
 
@@ -233,6 +235,7 @@ class Trial:
     def _note_margin(self, observed: Array, expected: Array, bound: Array) -> None:
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = np.abs(observed - expected) / bound
+        self.unbounded = self.unbounded or bool(np.isposinf(bound).any())
         ratio = ratio[np.isfinite(ratio)]
         if ratio.size:
             self.margin = max(self.margin, float(ratio.max()))

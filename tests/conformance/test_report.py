@@ -1,5 +1,6 @@
 """Reports: one truth in JSON, drawn in several forms, the same bytes every time."""
 
+import io
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -23,7 +24,14 @@ from kvref_conformance.report.files import FORMS, write_report
 from kvref_conformance.report.html import to_html
 from kvref_conformance.report.junit import to_junit
 from kvref_conformance.report.markdown import to_markdown
-from kvref_conformance.report.model import KnownResult, Picture, Report, load_report, report_from_dict
+from kvref_conformance.report.model import (
+    AreaResult,
+    KnownResult,
+    Picture,
+    Report,
+    load_report,
+    report_from_dict,
+)
 from kvref_conformance.report.terminal import failure_lines, render
 from kvref_conformance.runner.suite import Settings, run_suite
 from kvref_conformance.subjects.tiled import Tiled
@@ -209,8 +217,8 @@ def test_junit_drops_what_xml_cannot_carry(report: Report) -> None:
     """A message may hold any bytes that a subject has printed."""
     (first, *rest) = report.failures
     assert first.failure is not None
-    odd = replace(first, failure=replace(first.failure, message="a\x00b\x1b[1m \uffff"))
-    made = replace(report, requirements=(odd, *rest))
+    odd = replace(first, failure=replace(first.failure, message="a\x00b\x1b[1m \uffff\ud800"))
+    made = replace(report, subject="kernels \x00", requirements=(odd, *rest))
     assert "ab[1m" in to_junit(made)
     ElementTree.fromstring(to_junit(made))
 
@@ -253,6 +261,23 @@ def test_the_terminal_has_verdicts_choices_and_known_failures(report: Report) ->
         "1.2 s",
     ):
         assert part in text
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 200])
+def test_no_digit_of_a_verdict_is_cut_off(report: Report, width: int) -> None:
+    """CI logs are 80 columns wide, and a margin of 0.96 is not one of 0.9."""
+    area = AreaResult(
+        area="merge_attention_states", verdict="conformant", reason="", cases=18, margin=0.96, unbounded=3
+    )
+    text = io.StringIO()
+    render(replace(report, areas=(area,), survivors=("Lax",) * 30), Console(width=width, file=text))
+    lines = text.getvalue().splitlines()
+    (row,) = (line for line in lines if line.startswith("merge_attention_states  "))
+    assert row.split() == ["merge_attention_states", "conformant", "18", "0", "0%", "0.96"]
+    assert any(
+        "in 3 of 18 cases the declared arithmetic leaves components without a bound" in x for x in lines
+    )
+    assert any(line.count("Lax") == 30 for line in lines)
 
 
 def test_a_report_file_has_a_form_by_its_name(report: Report, tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ def to_junit(report: Report) -> str:
             case = ElementTree.SubElement(suite, "testcase", classname=area.area, name="evidence")
             ElementTree.SubElement(case, "failure", message=area.reason)
     ElementTree.indent(root)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+    body = _legal(ElementTree.tostring(root, encoding="unicode"))
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
 
 
 def _add(suite: ElementTree.Element, result: RequirementResult) -> None:
@@ -43,12 +44,10 @@ def _add(suite: ElementTree.Element, result: RequirementResult) -> None:
     if result.failure is None:
         return
     message = f"{result.failed} of {result.cases} cases: {result.failure.message}"
-    outcome = ElementTree.SubElement(
-        case, "failure" if _fails(result) else "skipped", message=_legal(message)
-    )
+    outcome = ElementTree.SubElement(case, "failure" if _fails(result) else "skipped", message=message)
     lines = [f"as if: {sentence}" for sentence in result.failure.as_if]
     lines += [f"replay: {result.failure.replay}"] if result.failure.replay else []
-    outcome.text = _legal("\n".join(lines))
+    outcome.text = "\n".join(lines)
 
 
 def _fails(result: RequirementResult) -> bool:
@@ -56,5 +55,9 @@ def _fails(result: RequirementResult) -> bool:
 
 
 def _legal(text: str) -> str:
-    """Drop control characters, which XML cannot carry even when escaped."""
-    return "".join(c for c in text if c in "\t\n" or (c >= " " and c not in "\ufffe\uffff"))
+    """Drop what XML cannot carry even when escaped: control characters, halves of surrogate pairs."""
+    return "".join(
+        c
+        for c in text
+        if c in "\t\n" or (c >= " " and c not in "\ufffe\uffff" and not "\ud800" <= c <= "\udfff")
+    )

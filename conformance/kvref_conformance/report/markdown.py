@@ -22,6 +22,8 @@ def to_markdown(report: Report) -> str:
                 f"| {area.area} | {area.verdict} | {area.cases} | {area.failed} | {share} | {margin} |"
             )
     lines.append("")
+    caveats = [f"{area.area}: {area.caveat}" for area in report.areas if area.caveat]
+    lines += [*caveats, ""] if caveats else []
     if report.failures:
         lines += ["## Failures", "", "```text"]
         for result in report.failures:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kvref.errors import ArgumentError
+from kvref_conformance.foreign_text import read_text
 
 SCHEMA = "kvref-report/1"
 #: Bytes of the largest report that is read back.
@@ -67,6 +68,8 @@ class RequirementResult:
     failed: int
     margin: float
     """Largest error over bound among the cases that passed."""
+    unbounded: int = 0
+    """Cases that passed with some component which the declared arithmetic leaves without a bound."""
     failure: Failure | None = None
 
     @property
@@ -89,6 +92,18 @@ class AreaResult:
     claimed_share: float = 0.0
     """Claimed cases over the cases of the whole domain."""
     margin: float = 0.0
+    unbounded: int = 0
+    """Cases that passed with some component which the declared arithmetic leaves without a bound."""
+
+    @property
+    def caveat(self) -> str:
+        """What the numbers do not say: how many cases a lax arithmetic has emptied; empty where none."""
+        if not self.unbounded:
+            return ""
+        return (
+            f"in {self.unbounded} of {self.cases} cases the declared arithmetic leaves components without a "
+            "bound, where any answer passes"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,10 +181,9 @@ def load_report(path: Path) -> Report:
 
     Raises: ArgumentError if the file is too large, not JSON, or not a report of this schema.
     """
-    if path.stat().st_size > MAX_BYTES:
-        raise ArgumentError(f"{path.name} has {path.stat().st_size} bytes, expected at most {MAX_BYTES}")
+    text = read_text(path, MAX_BYTES)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ArgumentError(f"{path.name} is not JSON: {error}") from None
     return report_from_dict(data)

@@ -1,12 +1,13 @@
 """The report for a terminal: failures first, enough to start debugging, then the verdicts."""
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from kvref_conformance.report.model import AreaResult, Report, RequirementResult
 
 _COLOURS = {"conformant": "green", "not conformant": "red", "not claimed": "dim"}
+_HEADINGS = ("area", "verdict", "cases", "failed", "claimed share", "margin used")
+_NUMERIC_FROM = 2
 
 
 def render(report: Report, console: Console, *, seconds: float | None = None) -> None:
@@ -17,13 +18,16 @@ def render(report: Report, console: Console, *, seconds: float | None = None) ->
         console.print(Text(f"BROKEN  the suite itself failed: {line}", "red"))
     if report.failures or report.broken:
         console.print()
-    console.print(_areas(report))
+    for row in _areas(report):
+        console.print(row, soft_wrap=True)
     others = [area.area for area in report.areas if area.verdict == "not claimed"]
     if others:
         console.print(Text(f"not claimed: {', '.join(others)}", "dim"), soft_wrap=True)
     for area in report.areas:
         if area.reason:
             console.print(Text(f"{area.area}: {area.reason}"), soft_wrap=True)
+        if area.caveat:
+            console.print(Text(f"{area.area}: {area.caveat}", "yellow"), soft_wrap=True)
     _print_declarations(report, console)
     _print_known(report, console)
     console.print(Text(_summary(report, seconds), "bold"), soft_wrap=True)
@@ -54,27 +58,28 @@ def _print_failure(result: RequirementResult, console: Console) -> None:
         console.print(Text(more, "dim" if "replay:" in more else ""), soft_wrap=True)
 
 
-def _areas(report: Report) -> Table:
+def _areas(report: Report) -> list[Text]:
+    """Lay the areas out in columns: never cut, whatever the width, because the last digits count."""
     shown = [area for area in report.areas if area.verdict != "not claimed"]
-    table = Table(box=None, pad_edge=False)
-    table.add_column("area", min_width=max((len(area.area) for area in shown), default=0))
-    table.add_column("verdict", min_width=len("not conformant"))
-    for heading in ("cases", "failed", "claimed share", "margin"):
-        table.add_column(heading, justify="right")
-    for area in shown:
-        table.add_row(*_row(area))
-    return table
+    rows = [_HEADINGS, *(_row(area) for area in shown)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEADINGS))]
+    lines = []
+    for area, row in zip([None, *shown], rows, strict=True):
+        cells = [
+            cell.ljust(width) if at < _NUMERIC_FROM else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        line = Text("  ".join(cells))
+        if area is not None:
+            begin = widths[0] + 2
+            line.stylize(_COLOURS[area.verdict], begin, begin + len(area.verdict))
+        lines.append(line)
+    return lines
 
 
-def _row(area: AreaResult) -> list[Text]:
-    return [
-        Text(area.area),
-        Text(area.verdict, _COLOURS[area.verdict]),
-        Text(str(area.cases)),
-        Text(str(area.failed)),
-        Text(f"{area.claimed_share:.0%}"),
-        Text(f"{area.margin:.2f}"),
-    ]
+def _row(area: AreaResult) -> tuple[str, ...]:
+    numbers = (str(area.cases), str(area.failed), f"{area.claimed_share:.0%}", f"{area.margin:.2f}")
+    return (area.area, area.verdict, *numbers)
 
 
 def _print_declarations(report: Report, console: Console) -> None:
@@ -90,7 +95,8 @@ def _print_declarations(report: Report, console: Console) -> None:
     for line in report.disagreements:
         console.print(Text(f"arithmetic: {line}", "yellow"), soft_wrap=True)
     if report.survivors:
-        console.print(Text(f"faults that would pass as declared: {', '.join(report.survivors)}", "yellow"))
+        names = ", ".join(report.survivors)
+        console.print(Text(f"faults that would pass as declared: {names}", "yellow"), soft_wrap=True)
 
 
 def _print_known(report: Report, console: Console) -> None:

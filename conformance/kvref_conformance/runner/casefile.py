@@ -13,15 +13,17 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from kvref.arrays import DTYPES
 from kvref.errors import ArgumentError
 from kvref_conformance.cases import Case
 from kvref_conformance.checks import all_checks
 from kvref_conformance.checks.check import Check
+from kvref_conformance.claims import ALL_DTYPES
 from kvref_conformance.contracts import VERBS
+from kvref_conformance.foreign_text import read_text
 
 SCHEMA = "kvref-case/1"
 MAX_BYTES = 2**16
+_DTYPES = (*ALL_DTYPES, "float64")
 #: Elements of the largest tensor a case may describe: 2^28 float32 numbers are 1 GiB.
 MAX_ELEMENTS = 2**28
 
@@ -67,14 +69,7 @@ def load_case(path: Path) -> CaseFile:
 
     Raises: ArgumentError naming the field, what was found and what was expected.
     """
-    try:
-        size = path.stat().st_size
-        text = path.read_text(encoding="utf-8") if size <= MAX_BYTES else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"{path.name} cannot be read: {error.__class__.__name__}") from None
-    if size > MAX_BYTES:
-        raise ArgumentError(f"{path.name} has {size} bytes, expected at most {MAX_BYTES}")
-    return parse_case(text)
+    return parse_case(read_text(path, MAX_BYTES))
 
 
 def parse_case(text: str) -> CaseFile:
@@ -113,8 +108,8 @@ def read_case(data: Any) -> Case:
     case = Case.from_dict(data)
     if not isinstance(case.verb, str) or case.verb not in VERBS:
         raise ArgumentError(f"case.verb = {case.verb!r:.80}, expected one of {', '.join(VERBS)}")
-    if not isinstance(case.dtype, str) or case.dtype not in DTYPES:
-        raise ArgumentError(f"case.dtype = {case.dtype!r:.80}, expected one of {', '.join(DTYPES)}")
+    if not isinstance(case.dtype, str) or case.dtype not in _DTYPES:
+        raise ArgumentError(f"case.dtype = {case.dtype!r:.80}, expected one of {', '.join(_DTYPES)}")
     if not isinstance(case.options, Mapping) or len(case.options) > 64:
         raise ArgumentError(f"case.options = {case.options!r:.80}, expected an object of at most 64 numbers")
     for name, value in case.options.items():
@@ -136,20 +131,23 @@ def save_case(folder: Path, found: CaseFile) -> Path:
     """Write a case under the first free name `<requirement>-<number>.json` of a folder.
 
     The folder is made if need be; a file with the same text already there is left as it is.
-    Raises: ArgumentError if no name is free.
+    Raises: ArgumentError if no name is free, or the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     text = found.to_json()
-    for number in range(1, 10_000):
-        path = folder / f"{found.requirement}-{number:04d}.json"
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError:
-            if path.read_text(encoding="utf-8") == text:
-                return path
-            continue
-        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 10_000):
+            path = folder / f"{found.requirement}-{number:04d}.json"
+            try:
+                with path.open("x", encoding="utf-8") as file:
+                    file.write(text)
+            except FileExistsError:
+                if path.read_text(encoding="utf-8") == text:
+                    return path
+                continue
+            return path
+    except OSError as error:
+        raise ArgumentError(f"{folder} cannot hold case files: {error.strerror}") from None
     raise ArgumentError(f"{folder.name} holds 9999 cases of {found.requirement}, expected a free name")
 
 

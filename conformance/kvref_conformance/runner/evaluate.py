@@ -30,6 +30,8 @@ class Evidence:
     """The kind of failure where the call gave no answer: crash, timeout, error, …"""
     margin: float = 0.0
     """Largest error over bound."""
+    unbounded: bool = False
+    """Whether it passed with some component that the declared arithmetic leaves without a bound."""
     detail: dict[str, Any] = field(default_factory=dict)
     call: Call | None = field(default=None, repr=False, compare=False)
     answer: Answer | None = field(default=None, repr=False, compare=False)
@@ -44,6 +46,7 @@ class Evidence:
             "message": self.message,
             "failure": self.failure,
             "margin": self.margin,
+            "unbounded": self.unbounded,
             "detail": self.detail,
         }
 
@@ -72,7 +75,9 @@ def evaluate(check: Check, case: Case, host: Host, oracle: Oracle) -> Evidence:
         return Evidence(
             check.requirement, check.name, case, "fail", failed.detail, failed.kind, trial.margin, call=last
         )
-    return Evidence(check.requirement, check.name, case, "pass", margin=trial.margin)
+    return Evidence(
+        check.requirement, check.name, case, "pass", margin=trial.margin, unbounded=trial.unbounded
+    )
 
 
 def plan(

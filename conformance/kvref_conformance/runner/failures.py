@@ -11,6 +11,7 @@ from pathlib import Path
 from kvref_conformance.checks import all_checks
 from kvref_conformance.checks.check import Check
 from kvref_conformance.claims import Claims
+from kvref_conformance.foreign_text import one_line
 from kvref_conformance.host import Hello, Host
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.report.model import Failure, Picture
@@ -64,8 +65,12 @@ class Examiner:
         if name not in self._diagnosed and len(self._diagnosed) < DIAGNOSES:
             again = evaluate(check_of(large), large.case, self.host, self.oracle)
             here, there = diagnose(again, self.oracle.claims), diagnose(small, self.oracle.claims)
-            self._diagnosed[name] = tuple(s for s in here if s in there) or here or there
+            self._diagnosed[name] = tuple(s for s in here if s in there) or there
         return self._diagnosed.get(name, ())
+
+    def _replay(self, finds: Path, name: str) -> str:
+        """Return the command for one file; an absolute path is of this machine, and only its name is told."""
+        return self.replay_command(str((Path(finds.name) if finds.is_absolute() else finds) / name))
 
     def _record(
         self, found: Evidence, slug: str, as_if: tuple[str, ...] = (), drawn: Picture | None = None
@@ -81,7 +86,7 @@ class Examiner:
             case=found.case.to_dict(),
             as_if=as_if,
             find=name,
-            replay=self.replay_command(f"{self.finds.name}/{name}") if self.finds and name else None,
+            replay=None if self.finds is None or name is None else self._replay(self.finds, name),
             picture=drawn,
         )
 
@@ -126,4 +131,4 @@ def check_of(found: Evidence) -> Check:
 
 
 def _first_line(found: Evidence) -> str:
-    return found.message.splitlines()[0] if found.message else found.failure
+    return one_line(found.message) or found.failure

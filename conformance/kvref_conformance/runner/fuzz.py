@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kvref.errors import ArgumentError
 from kvref_conformance.cases import Case
 from kvref_conformance.checks.check import Check
 from kvref_conformance.claims import MINIMUM_GROUPS, Claims
+from kvref_conformance.contracts import VERBS
 from kvref_conformance.host import Host
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.requirements import load_requirements
@@ -67,13 +69,18 @@ def fuzz(
     """Search until the time or `limit` cases are spent, and save what fails under `out`.
 
     The cases follow from the seed; only how many are tried depends on the time.
-    Raises: Failed if the subject cannot be asked.
+    Raises: Failed if the subject cannot be asked; ArgumentError if it offers none of the verbs asked for, or
+    a find cannot be saved.
     """
     hello = host.hello()
     claims = settings.claims(Claims.from_dict(hello.claims))
     oracle, rng, finds = Oracle(claims), random.Random(seed), Finds(seed)
     rings = (*settings.rings, "fuzz")
-    start = plan(settings.verbs(hello.verbs), claims, "full", rings=rings)
+    verbs = settings.verbs(hello.verbs)
+    if not verbs:
+        asked = ", ".join(settings.areas or VERBS)
+        raise ArgumentError(f"{hello.name} offers {', '.join(hello.verbs) or 'no verb'}, expected {asked}")
+    start = plan(verbs, claims, "full", rings=rings)
     honest = honest_under(oracle)
     until = now() + seconds
     spent: dict[str, int] = {}

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kvref.errors import ArgumentError
+from kvref_conformance.foreign_text import read_text
 from kvref_conformance.report.model import KnownResult, RequirementResult
 
 KINDS = ("bug", "wontfix")
@@ -45,16 +46,10 @@ def load_known_failures(path: Path, known_ids: Iterable[str]) -> list[KnownFailu
 
     Raises: ArgumentError naming the line, what was found and what was expected.
     """
-    try:
-        size = path.stat().st_size
-        text = path.read_text(encoding="utf-8") if size <= MAX_BYTES else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"{path.name} cannot be read: {error.__class__.__name__}") from None
-    if size > MAX_BYTES:
-        raise ArgumentError(f"{path.name} has {size} bytes, expected at most {MAX_BYTES}")
+    text = read_text(path, MAX_BYTES)
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ArgumentError(f"{path.name} is not TOML: {error}") from None
     entries = data.pop("known_failure", [])
     if data or not isinstance(entries, list):

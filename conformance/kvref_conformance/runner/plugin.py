@@ -32,13 +32,8 @@ from kvref_conformance.runner.target import Target
 RUN_FILE = "run.json"
 _PROPERTY = "kvref"
 _INI = "[pytest]\naddopts =\nfilterwarnings = default\n"
-_FOREIGN = (
-    "PYTEST_ADDOPTS",
-    "PYTEST_PLUGINS",
-    "PYTEST_THEME",
-    "PYTEST_THEME_MODE",
-    "PYTEST_XDIST_AUTO_NUM_WORKERS",
-)
+_FOREIGN = "PYTEST_"
+"""How the names of the variables begin that pytest and its plugins read."""
 _OWN = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
@@ -194,17 +189,16 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 @contextlib.contextmanager
 def _own_environment() -> Iterator[None]:
     """Hide the user's pytest variables for a while."""
-    before = {name: os.environ.get(name) for name in (*_FOREIGN, *_OWN)}
-    for name in _FOREIGN:
-        os.environ.pop(name, None)
+    before = {name: value for name, value in os.environ.items() if name.startswith(_FOREIGN)}
+    for name in before:
+        del os.environ[name]
     os.environ.update(_OWN)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name in _OWN:
             os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+        os.environ.update(before)
 
 
 def _not_run(check: Check, case: Case) -> Evidence:

@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from kvref.arrays import Array, dtype_name, write_raw
+from kvref.errors import ArgumentError
 from kvref_conformance.claims import Claims
+from kvref_conformance.foreign_text import one_line, printable
 from kvref_conformance.host import Host
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.report.model import Picture
@@ -55,7 +57,7 @@ class Replay:
             lines += _reading(self.picture)
         for line in lines:
             if line:
-                console.print(Text(line), soft_wrap=True)
+                console.print(Text(printable(line)), soft_wrap=True)
         word = "FAIL" if found.status == "fail" else "PASS"
         kind = f"{found.failure}: " if found.failure else ""
         console.print(
@@ -65,7 +67,16 @@ class Replay:
             console.print(Text(f"      as if: {sentence}"), soft_wrap=True)
 
     def keep(self, folder: Path) -> None:
-        """Write every tensor of the failing call as raw little-endian bytes, and `index.json` beside them."""
+        """Write every tensor of the failing call as raw little-endian bytes, and `index.json` beside them.
+
+        Raises: ArgumentError if the folder cannot be written.
+        """
+        try:
+            self._keep(folder)
+        except OSError as error:
+            raise ArgumentError(f"{folder} cannot hold tensors: {error.strerror}") from None
+
+    def _keep(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         index: dict[str, Any] = {}
         for name, x in self._tensors().items():
@@ -84,16 +95,20 @@ class Replay:
 def replay(case: CaseFile, host: Host, settings: Settings) -> Replay:
     """Ask a subject one case again.
 
-    Raises: Failed if it cannot be asked; ArgumentError if the suite has no such check, or the subject does
-    not offer the verb.
+    Raises: Failed if it cannot be asked; ArgumentError if the suite has no such check, the check was not
+    made for such a case, or the subject does not offer the verb.
     """
-    from kvref.errors import ArgumentError
-
     hello = host.hello()
     if case.case.verb not in hello.verbs:
         raise ArgumentError(f"the case asks {case.case.verb}, which {hello.name} does not offer")
     claims = settings.claims(Claims.from_dict(hello.claims))
-    found = evaluate(case.find_check(), case.case, host, Oracle(claims))
+    check = case.find_check()
+    try:
+        found = evaluate(check, case.case, host, Oracle(claims))
+    except Exception as error:
+        raise ArgumentError(
+            f"check {check.name} was not made for this case: {type(error).__name__}: {one_line(str(error))}"
+        ) from error
     failed = found.status == "fail"
     return Replay(
         case,

@@ -7,6 +7,7 @@ same `conclude`.
 Realises: KV-CONF-003 claims-are-checked, KV-CONF-006 honest-verdicts.
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,7 +58,7 @@ class Settings:
     def replay_command(self, file: str) -> str:
         """Return what replays one case file."""
         canonical = " --canonical" if self.canonical else ""
-        return f"kvref check {self.subject}{canonical} --case {file}"
+        return f"kvref check {self.subject}{canonical} --case {shlex.quote(file)}"
 
     def claims(self, declared: Claims) -> Claims:
         """Return the claims the subject is held to."""
@@ -180,6 +181,7 @@ def _result(
         cases=len(group),
         failed=len(failing),
         margin=round(max((i.margin for i in group if i.status == "pass"), default=0.0), 4),
+        unbounded=sum(item.unbounded for item in group),
         failure=examiner.examine(failing, slug) if failing else None,
     )
 

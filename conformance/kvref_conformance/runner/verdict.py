@@ -52,6 +52,7 @@ def judge(area: str, claimed: bool, results: Sequence[RequirementResult], share:
         requirements=len(results),
         claimed_share=share,
         margin=max((r.margin for r in results), default=0.0),
+        unbounded=sum(r.unbounded for r in results),
     )
 
 
