@@ -4,6 +4,9 @@ Every subcommand imports what it needs when it runs, takes `--json`, and ends an
 exit code 2 and a sentence that says what was found and what was expected.
 """
 
+import io
+import sys
+
 import click
 
 import kvref
@@ -18,6 +21,9 @@ from kvref.cli.spec import spec
 @click.version_option(kvref.__version__, package_name="kvref")
 def main() -> None:
     """Check implementations of the LLM KV cache against its executable specification."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without ± gets \xb1, not an error
+            stream.reconfigure(errors="backslashreplace")
 
 
 for _command in (check, smoke, spec, museum, show):

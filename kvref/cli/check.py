@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from kvref.cli.errors import friendly
+from kvref.cli.given import check_report_file, finds_of, form_of, target_of
 
 EPILOG = """\b
 Exit codes:
@@ -38,7 +39,13 @@ Exit codes:
     help="Write a report; .json, .xml (JUnit), .html, .md, or badge.json by its name; repeatable.",
 )
 @click.option("-n", "--workers", type=click.IntRange(0, 256), default=0, help="Worker processes.")
-@click.option("--known-failures", "known", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "--known-failures",
+    "known",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="TOML file of failures that keep exit code 0.",
+)
 @click.option("--finds", metavar="DIR", default="finds", show_default=True, type=click.Path(path_type=Path))
 @click.option("--no-finds", is_flag=True, help="Write no files that replay failures.")
 @click.option("--case", "case_file", metavar="FILE", type=click.Path(path_type=Path), help="Replay one case.")
@@ -50,7 +57,14 @@ Exit codes:
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of --fuzz.")
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Where --fuzz puts its finds.")
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, metavar="S")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds that one call may take.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @friendly
 def check(**options: Any) -> None:
@@ -59,30 +73,19 @@ def check(**options: Any) -> None:
     Without SUBJECT and --exec the suite checks its own implementation, tiled.
     """
     from kvref_conformance.runner.suite import Settings
-    from kvref_conformance.runner.target import Target
 
-    if options["program"] is not None and options["subject"] is not None:
-        raise click.UsageError("--exec names the program to check, expected no SUBJECT beside it")
-    target = Target(
-        subject=options["subject"] or "tiled",
-        python=options["python"],
-        program=options["program"],
-        in_process=options["in_process"],
-        timeout=options["timeout"],
-    )
+    form = form_of(options)
+    target = target_of(options)
     settings = Settings(
         level=options["level"],
         areas=_areas(options["areas"]),
         canonical=options["canonical"],
-        finds=None if options["no_finds"] else options["finds"],
+        finds=None if form == "case" else finds_of(options),
         survey=True,
         subject=target.command(),
     )
-    if options["case_file"] is not None:
-        sys.exit(_replay(target, settings, options))
-    if options["fuzz"] is not None:
-        sys.exit(_fuzz(target, settings, options))
-    sys.exit(_run(target, settings, options))
+    do = {"run": _run, "case": _replay, "fuzz": _fuzz}[form]
+    sys.exit(do(target, settings, options))
 
 
 def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
@@ -91,7 +94,7 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
 
     from kvref_conformance.claims import Claims
     from kvref_conformance.contracts import Failed
-    from kvref_conformance.report.files import check_suffix, write_report
+    from kvref_conformance.report.files import write_report
     from kvref_conformance.report.terminal import render
     from kvref_conformance.requirements import load_requirements
     from kvref_conformance.runner.known_failures import load_known_failures
@@ -100,7 +103,7 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
     from kvref_conformance.runner.verdict import exit_code
 
     for path in options["reports"]:
-        check_suffix(path)
+        check_report_file(path)
     known = [] if options["known"] is None else load_known_failures(options["known"], load_requirements())
     began = time.monotonic()
     host = target.open()
@@ -117,12 +120,12 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
             report = conclude(evidence, host, hello, declared, settings, known=known, broken=broken)
     finally:
         host.close()
-    for path in options["reports"]:
-        write_report(report, path)
     if options["as_json"]:
         click.echo(report.to_json(), nl=False)
     else:
         render(report, Console(), seconds=time.monotonic() - began)
+    for path in options["reports"]:
+        write_report(report, path)
     return exit_code(report, settings.areas or verbs)
 
 
@@ -159,7 +162,7 @@ def _fuzz(target: Any, settings: Any, options: dict[str, Any]) -> int:
             settings,
             seconds=options["fuzz"],
             seed=options["seed"],
-            out=options["out"] or options["finds"],
+            out=settings.finds,
         )
     finally:
         host.close()

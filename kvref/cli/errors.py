@@ -1,6 +1,10 @@
 """Errors of the command line: one sentence on stderr, and the documented exit code."""
 
-from collections.abc import Callable
+import contextlib
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -23,19 +27,53 @@ class CommandError(click.ClickException):
 
 
 def friendly(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn what can be wrong with an input, or with a subject's start, into a `CommandError`."""
+    """Turn what can be wrong with an input, a subject's start, or the suite into a `CommandError`.
+
+    No other error than that of a subject may end in 1, which is a verdict.
+    """
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        from kvref_conformance.claims import ClaimError
         from kvref_conformance.contracts import Failed
 
         try:
-            return command(*args, **kwargs)
+            with _ended_by_signals():
+                return command(*args, **kwargs)
+        except ClaimError as error:
+            raise CommandError(f"the subject declares what the contract has not: {error}", BROKEN) from error
         except KVError as error:
             raise CommandError(str(error), USAGE) from error
         except Failed as failed:
             raise CommandError(f"the subject gave no answer: {failed}", BROKEN) from failed
         except KeyboardInterrupt:
             raise CommandError("interrupted", INTERRUPTED) from None
+        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+            raise
+        except Exception as error:
+            traceback.print_exc()
+            raise CommandError(f"the suite itself failed: {type(error).__name__}", BROKEN) from error
 
     return run
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """End as Ctrl-C would where a shell or a job asks: subjects are ended, and their files removed."""
+
+    def end(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours = [
+        n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL
+    ]  # not nohup's
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)

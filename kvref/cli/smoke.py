@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from kvref.cli.errors import BROKEN, friendly
+from kvref.cli.given import target_of
 
 
 @click.command()
@@ -26,15 +27,8 @@ def smoke(**options: Any) -> None:
     """
     from kvref_conformance.host.smoke import check_transcript
     from kvref_conformance.host.smoke import smoke as try_out
-    from kvref_conformance.runner.target import Target
 
-    target = Target(
-        subject=options["subject"] or "tiled",
-        python=options["python"],
-        program=options["program"],
-        in_process=options["in_process"],
-        timeout=options["timeout"],
-    )
+    target = target_of(options)
     lines: list[tuple[str, bytes]] = []
 
     def trace(direction: str, line: bytes) -> None:

@@ -1,7 +1,12 @@
 """`kvref check` from the outside: exit codes, files, and sentences for people."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +14,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvref.cli import main
+from kvref.errors import ArgumentError
+from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import VERBS
+from kvref_conformance.requirements import spec_version
+from kvref_conformance.runner.casefile import CaseFile, save_case
+from kvref_conformance.runner.evaluate import plan
 from kvref_conformance.runner.verdict import EXIT_CODES
 
 SUBJECTS = '''\
 """Subjects for the tests of the command line."""
+
+import time
 
 import numpy as np
 
@@ -37,6 +49,34 @@ class WritesNegative(Good):
         slots = np.asarray(slot_mapping) % (k_cache.shape[0] * k_cache.shape[1])
         k_cache[slots // k_cache.shape[1], slots % k_cache.shape[1]] = k
         v_cache[slots // k_cache.shape[1], slots % k_cache.shape[1]] = v
+
+
+class Misspelt(Good):
+    """Claims what the contract has not."""
+
+    claims = {"features": ["windows"]}
+
+
+class Leaves(Good):
+    """Ends its process, which is the suite's where it runs in it, as if all were well."""
+
+    def write_kv(self, *tensors, slot_mapping):
+        raise SystemExit(0)
+
+
+class Hangs(Good):
+    """Never answers."""
+
+    def write_kv(self, *tensors, slot_mapping):
+        open("hanging", "w").close()
+        time.sleep(600)
+
+
+class LeavesAtOnce(Good):
+    """Ends while it is made."""
+
+    def __init__(self):
+        raise SystemExit(0)
 
 
 class Unstartable:
@@ -150,6 +190,23 @@ def failures(result: Result) -> list[dict[str, Any]]:
         (["subjects.py:Good", "--case", "none.json"], "none.json"),
         (["subjects.py:Good", "--in-process", "--python", "python3"], "--in-process"),
         (["subjects.py:Missing", "--in-process"], "Missing"),
+        ([""], "SUBJECT = ''"),
+        (["subjects.py:Good", "--python", ""], "--python is empty"),
+        (["--exec", ""], "expected a command line"),
+        (["--exec", "./harness 'x"], "No closing quotation"),
+        (["subjects.py:Good", "--timeout", "nan"], "--timeout nan"),
+        (["subjects.py:Good", "--fuzz", "nan"], "--fuzz nan"),
+        (["subjects.py:Good", "--in-process", "--fuzz", "1", "--area", "attention"], "expected attention"),
+        (["subjects.py:Good", "--report", "."], "expected a name ending"),
+        (["subjects.py:Good", "--report", "subjects.py/report.json"], "cannot be written"),
+        (["subjects.py:Good", "--finds", "subjects.py"], "cannot be written"),
+        (["subjects.py:Good", "--case", "/dev/zero"], "has more than"),
+        (["subjects.py:Good", "--known-failures", "/dev/zero"], "has more than"),
+        (["subjects.py:Good", "--case", "a.json", "--fuzz", "1"], "expected one of them"),
+        (["subjects.py:Good", "--case", "a.json", "--report", "a.html"], "--report with --case"),
+        (["subjects.py:Good", "--fuzz", "1", "--known-failures", "k.toml"], "--known-failures with --fuzz"),
+        (["subjects.py:Good", "--keep", "kept"], "--keep without --case"),
+        (["subjects.py:Good", "--seed", "3"], "--seed without --fuzz"),
     ],
 )
 def test_a_wrong_command_line_exits_with_2(folder: Path, arguments: list[str], said: str) -> None:
@@ -248,3 +305,114 @@ def test_a_file_of_finds_is_named_in_the_report(folder: Path) -> None:
     assert (folder / "finds" / first["failure"]["find"]).is_file()
     assert first["failure"]["replay"].endswith(first["failure"]["find"])
     assert first["area"] in VERBS
+
+
+def test_a_declaration_that_says_nothing_exits_with_3(folder: Path) -> None:
+    """Of such a subject nothing can be said, however it is wrong: not 1, which is a verdict."""
+    result = check("Misspelt")
+    assert result.exit_code == 3
+    assert "claims.features holds 'windows'" in result.output
+
+
+@pytest.mark.parametrize(("subject", "code"), [("Leaves", 1), ("LeavesAtOnce", 3)])
+def test_a_subject_cannot_end_the_suite(folder: Path, subject: str, code: int) -> None:
+    """sys.exit(0) inside a subject in this process would read as conformant."""
+    result = check(subject, "--no-finds")
+    assert result.exit_code == code
+    assert "SystemExit: 0" in result.output
+
+
+def test_where_the_usual_folder_cannot_be_written_the_run_does_without(folder: Path) -> None:
+    """Nobody asked for files: a folder that is read-only costs the replay lines, not the report."""
+    (folder / "finds").write_text("a file stands in the way")
+    result = check("WritesNegative")
+    assert result.exit_code == 1
+    assert "KV-ATTN-051" in result.stdout
+    assert "replay:" not in result.stdout
+    assert "no files that replay failures" in result.stderr
+
+
+def test_a_report_that_cannot_be_written_is_printed_all_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fills up during a run must not cost what the run has found."""
+
+    def full(*_: object) -> None:
+        raise ArgumentError("report file 'a.json' cannot be written: No space left on device")
+
+    monkeypatch.setattr("kvref_conformance.report.files.write_report", full)
+    result = check("Good", "--report", "a.json")
+    assert result.exit_code == 2
+    assert "conformant" in result.stdout
+
+
+def test_an_error_of_the_suite_exits_with_3(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 is a verdict about the subject, and Python's own exit code for a traceback."""
+    monkeypatch.setattr("kvref_conformance.runner.suite.survey", lambda *_: 1 / 0)
+    result = check("Good")
+    assert result.exit_code == 3
+    assert "the suite itself failed: ZeroDivisionError" in result.output
+
+
+def test_a_case_that_a_check_was_not_made_for_exits_with_2(folder: Path) -> None:
+    """Case files travel and are edited; that is not a failure of the subject."""
+    verbs, claims = ("paged_attention",), Claims(features=("window",))
+    chosen, case = next((check, case) for check, case in plan(verbs, claims, "quick") if case.options)
+    path = save_case(
+        folder / "finds",
+        CaseFile(
+            spec_version=spec_version(),
+            requirement=chosen.requirement,
+            slug="",
+            check=chosen.name,
+            case=replace(case, options={}),
+            subject="",
+            subject_version="",
+            message="",
+            kind="",
+        ),
+    )
+    result = kvref("check", "tiled", "--in-process", "--case", str(path))
+    assert result.exit_code == 2
+    assert "was not made for this case" in result.output
+
+
+def run_kvref(folder: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+    """Start the command line in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "kvref.cli", *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def test_a_terminal_without_the_characters_gets_them_spelled(folder: Path) -> None:
+    """LC_ALL=C in a container is no reason for a traceback."""
+    (folder / "known.toml").write_text(KNOWN.format("KV-ATTN-021").replace("soon", "±"), encoding="utf-8")
+    arguments = ["check", "subjects.py:Good", "--in-process", "--known-failures", "known.toml"]
+    run = run_kvref(folder, *arguments, PYTHONIOENCODING="ascii")
+    out, errors = run.communicate(timeout=60)
+    assert run.returncode == 0, errors
+    assert "bug: \\xb1" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_run_ends_at_once_and_leaves_nothing(
+    folder: Path, number: signal.Signals, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Not after the call's timeout, and without a subject that runs on."""
+    place = tmp_path_factory.mktemp("tmp")
+    arguments = ["check", "subjects.py:Hangs", "--timeout", "600", "--no-finds"]
+    run = run_kvref(folder, *arguments, TMPDIR=str(place))
+    deadline = time.monotonic() + 60
+    while not (folder / "hanging").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    run.send_signal(number)
+    _, errors = run.communicate(timeout=30)
+    assert run.returncode == 130
+    assert errors.strip().endswith("Error: interrupted")
+    assert not list(place.iterdir())
