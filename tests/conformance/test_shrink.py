@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from kvref_conformance.cases import Case
 from kvref_conformance.checks import all_checks
@@ -13,7 +14,7 @@ from kvref_conformance.host import Hello
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.runner.honest import honest_under
-from kvref_conformance.runner.shrink import BUDGET, RESTART_BUDGET, shrink
+from kvref_conformance.runner.shrink import BUDGET, BUDGETS, shrink
 from kvref_conformance.subjects.tiled import Tiled
 
 LARGE = Case(
@@ -82,12 +83,13 @@ def test_the_budget_bounds_the_calls() -> None:
     assert host.calls <= 6 * 2  # a check may call more than once
 
 
-def test_a_crash_is_tried_a_few_times_only() -> None:
-    """Each crash costs a restart."""
-    host = Counting("crash")
+@pytest.mark.parametrize("kind", ["crash", "timeout"])
+def test_an_answer_that_never_came_is_tried_a_few_times_only(kind: str) -> None:
+    """Each crash costs a restart, each hang the whole timeout."""
+    host = Counting(kind)
     found = shrink(window_check(), LARGE, host, Oracle(WideWindow.claims))
-    assert found.failure == "crash"
-    assert host.calls <= 1 + RESTART_BUDGET < BUDGET
+    assert found.failure == kind
+    assert host.calls <= 1 + BUDGETS[kind] < BUDGET
 
 
 def test_what_fails_no_more_is_said_to_pass() -> None:
