@@ -81,6 +81,7 @@ FEATURES: dict[str, str] = {
     "strided": "caches given as strided views, element offsets beyond 2^31 included",
     "out": "results written into a tensor given as out=",
     "x_split": "layouts that split head_dim into pieces of x elements",
+    "yarn": "apply_rope stretches frequencies over a longer context, and multiplies by a magnitude",
     "prepare": "replay: what was prepared once is run again with changed metadata and padded rows",
 }
 

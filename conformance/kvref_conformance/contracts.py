@@ -160,6 +160,10 @@ VERBS: dict[str, Verb] = {
                 Argument("base"),
                 Argument("rotary_dim"),
                 Argument("style"),
+                *(
+                    Argument(name, feature="yarn")
+                    for name in ("factor", "original_context", "beta_fast", "beta_slow", "magnitude")
+                ),
             ),
             ("out",),
             "rotate each token's vectors by its position",

@@ -8,16 +8,25 @@ import pytest
 from kvref.arrays import DTYPES
 from kvref.attention.arithmetic import Arithmetic
 from kvref.attention.bounds.rope import rope_bound
-from kvref.attention.rope import apply_rope, channel_pairs
+from kvref.attention.rope import Yarn, apply_rope, channel_pairs
 
 F = np.float32
 
 
-def kernel(x: np.ndarray, positions: np.ndarray, base: float, rotary_dim: int, work: Any) -> np.ndarray:
+YARN = Yarn(factor=40.0, original_context=4096, mscale=1.369)
+
+
+def kernel(
+    x: np.ndarray, positions: np.ndarray, base: float, rotary_dim: int, work: Any, yarn: Yarn | None = None
+) -> np.ndarray:
     """Rotate with float32 angles, and with tables and products in `work`."""
     theta = F(1) / np.power(F(base), np.arange(0, rotary_dim, 2, dtype=F) / F(rotary_dim))
+    if yarn is not None:
+        ramp = yarn.interpolated(base, rotary_dim).astype(F)
+        theta = theta / F(yarn.factor) * ramp + theta * (F(1) - ramp)
     angle = positions.astype(F)[:, None, None] * theta
-    cos, sin = np.cos(angle).astype(work), np.sin(angle).astype(work)
+    m = F(1 if yarn is None else yarn.magnitude)
+    cos, sin = (np.cos(angle) * m).astype(work), (np.sin(angle) * m).astype(work)
     a, b = channel_pairs(x.shape[2], rotary_dim)
     result = x.copy()
     result[..., a] = (x[..., a].astype(work) * cos - x[..., b].astype(work) * sin).astype(x.dtype)
@@ -39,6 +48,23 @@ def test_honest_kernels_stay_within(dtype: str, wide: bool, far: int) -> None:
     share = np.abs(out - exact)[..., :96] / bound[..., :96]
     assert share.max() <= 1
     assert share.max() > 0.1  # and the bound is not a barn door
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("far", [10, 10_000, 1_000_000])
+def test_honest_kernels_stay_within_yarn(dtype: str, far: int) -> None:
+    """The share of the ramp, the division and the magnitude round as well, and a little room is left."""
+    rng = np.random.default_rng(far)
+    x = rng.standard_normal((40, 3, 128)).astype(DTYPES[dtype])
+    positions = rng.integers(0, far, 40)
+    out = kernel(x, positions, 1e4, 128, x.dtype, YARN).astype(np.float64)
+    exact, bound = rope_bound(
+        x, positions=positions, base=1e4, rotary_dim=128, yarn=YARN, arithmetic=Arithmetic()
+    )
+    share = np.abs(out - exact) / bound
+    assert 0.1 < share.max() <= 1
+    plain, _ = rope_bound(x, positions=positions, base=1e4, rotary_dim=128, arithmetic=Arithmetic())
+    assert (np.abs(plain - exact) > bound).any()
 
 
 def test_unrotated_channels_have_no_slack() -> None:

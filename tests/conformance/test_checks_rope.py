@@ -15,15 +15,39 @@ from kvref_conformance.subjects.reference import Reference
 Failing = Callable[..., list[Evidence]]
 
 
-def turned(x: Array, positions: Array, base: float, rotary_dim: int, style: str, work: Any) -> Array:
+F = np.float32
+
+
+def stretched(theta: Array, base: float, rotary_dim: int, yarn: dict[str, Any]) -> Array:
+    """Stretch frequencies by YaRN in float32, as engines do."""
+    low, high = (
+        rotary_dim * np.log(yarn["original_context"] / (2 * np.pi * yarn[beta])) / (2 * np.log(base))
+        for beta in ("beta_fast", "beta_slow")
+    )
+    low, high = max(np.floor(low), 0), min(np.ceil(high), rotary_dim - 1)
+    ramp = np.clip((np.arange(len(theta), dtype=F) - F(low)) / F(high - low), F(0), F(1))
+    return np.asarray(theta / F(yarn["factor"]) * ramp + theta * (F(1) - ramp))
+
+
+def turned(
+    x: Array,
+    positions: Array,
+    base: float,
+    rotary_dim: int,
+    style: str,
+    work: Any,
+    magnitude: float = 1.0,
+    **yarn: Any,
+) -> Array:
     """Rotate as engines do: float32 angles, a table of cosines and sines, all else in `work`."""
     result = x.copy()
     if rotary_dim == 0:
         return result
     exponent = np.arange(0, rotary_dim, 2, dtype=np.float32) / np.float32(rotary_dim)
     theta = np.float32(1) / np.power(np.float32(base), exponent)
+    theta = stretched(theta, base, rotary_dim, yarn) if yarn else theta
     angle = positions.astype(np.float32)[:, None] * theta
-    cos, sin = (f(angle)[:, None].astype(work) for f in (np.cos, np.sin))
+    cos, sin = ((f(angle) * F(magnitude))[:, None].astype(work) for f in (np.cos, np.sin))
     first, second = channel_pairs(x.shape[2], rotary_dim, style)
     a, b = x[..., first].astype(work), x[..., second].astype(work)
     result[..., first] = (a * cos - b * sin).astype(x.dtype)
@@ -35,14 +59,14 @@ class Float32Tables(Reference):
     """Everything in float32, rounded once."""
 
     def apply_rope(self, x: Array, *, positions: Array, **rest: Any) -> Array:
-        return turned(x, positions, rest["base"], rest["rotary_dim"], rest["style"], np.float32)
+        return turned(x, positions, work=np.float32, **rest)
 
 
 class LowPrecisionTables(Reference):
     """Tables, products and sums in the dtype of x, as vLLM and transformers have them."""
 
     def apply_rope(self, x: Array, *, positions: Array, **rest: Any) -> Array:
-        return turned(x, positions, rest["base"], rest["rotary_dim"], rest["style"], x.dtype)
+        return turned(x, positions, work=x.dtype, **rest)
 
 
 class LowPrecisionAngles(Reference):

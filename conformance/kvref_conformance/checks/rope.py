@@ -7,7 +7,8 @@ output's format. What does not turn is held to its bits.
 import numpy as np
 
 from kvref.arrays import Array
-from kvref.attention.bounds.rope import rope_bound
+from kvref.attention.bounds import exceeds, rope_bound
+from kvref.attention.rope import Yarn
 from kvref_conformance.cases import Case
 from kvref_conformance.checks.check import check
 from kvref_conformance.probes.rotations import present_rope, rotation_cases, vectors
@@ -20,6 +21,12 @@ NEAR = (1, 2, 3, 17, 50, 101, 511)
 SCATTERED = (130, 0, 2047, 7, 7, 1024, 1)
 #: Around what 16 bits hold, and as far as the longest contexts reach.
 FAR = (65535, 65536, 65537, 1000000, 131073, 3, 262144)
+#: Of DeepSeek-V3 but for the magnitude, and others that stretch less, with a ramp of other ends.
+STRETCHED = (
+    Yarn(factor=40.0, original_context=4096, mscale=1.369),
+    Yarn(factor=4.0, original_context=32768, mscale=1.0),
+    Yarn(factor=2.5, original_context=2000, beta_fast=24.0, beta_slow=2.0, mscale=0.75),
+)
 #: By how much a whole context is moved.
 SHIFT = 300
 
@@ -74,6 +81,20 @@ def rotations_add_up(trial: Trial) -> None:
         trial.expect_alike(what, twice, twice.out, at_once.out, np.broadcast_to(slack, x.shape))
 
 
+@check("KV-ATTN-084", ring="numeric", verbs=VERB, features=("yarn",), cases=rotation_cases)
+def frequencies_are_stretched_along_the_ramp(trial: Trial) -> None:
+    """Fast, slow and interpolated pairs of stretched models, near and far; magnitudes on both sides of 1."""
+    case = trial.case
+    x, positions = vectors(case), _positions(case, NEAR)
+    exact, bound = _expected(trial, x, positions, case.head_dim)
+    plain = trial.call(present_rope(x, positions, case, case.head_dim))
+    if exceeds(plain.out, exact, bound).any():
+        return  # a fault of every rotation, and the check of its own rule says so
+    for yarn in STRETCHED:
+        for rotary_dim, some in ((case.head_dim, NEAR), (case.head_dim // 4 * 2, FAR)):
+            _hold(trial, x, _positions(case, some), rotary_dim, yarn)
+
+
 @check("KV-ATTN-085", verbs=VERB, cases=rotation_cases)
 def nothing_turns_without_rotated_channels(trial: Trial) -> None:
     """`rotary_dim` is 0 and positions are not: the vectors come back bit for bit."""
@@ -82,20 +103,23 @@ def nothing_turns_without_rotated_channels(trial: Trial) -> None:
     trial.expect_bits("out", result, np.asarray(result.answer.outputs["out"]), x)
 
 
-def _hold(trial: Trial, x: Array, positions: Array, rotary_dim: int) -> Result:
-    result = trial.call(present_rope(x, positions, trial.case, rotary_dim))
-    exact, bound = _expected(trial, x, positions, rotary_dim)
+def _hold(trial: Trial, x: Array, positions: Array, rotary_dim: int, yarn: Yarn | None = None) -> Result:
+    result = trial.call(present_rope(x, positions, trial.case, rotary_dim, yarn))
+    exact, bound = _expected(trial, x, positions, rotary_dim, yarn)
     trial.expect_within(f"out (rotary_dim {rotary_dim})", result, result.out, exact, bound)
     return result
 
 
-def _expected(trial: Trial, x: Array, positions: Array, rotary_dim: int) -> tuple[Array, Array]:
+def _expected(
+    trial: Trial, x: Array, positions: Array, rotary_dim: int, yarn: Yarn | None = None
+) -> tuple[Array, Array]:
     return rope_bound(
         x,
         positions=positions,
         base=trial.case.option("base"),
         rotary_dim=rotary_dim,
         style=trial.case.option("style"),
+        yarn=yarn,
         arithmetic=trial.claims.arithmetic,
     )
 

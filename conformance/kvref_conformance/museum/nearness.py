@@ -202,7 +202,9 @@ def _rotation_bound(call: Call, facts: Arithmetic) -> Array:
     x = np.abs(call.tensors["x"])
     u, output = facts.roundoff, facts.format("output")
     reach = 2 * np.abs(np.asarray(call.tensors["positions"], np.float64))[:, None, None]
-    largest = x.max(axis=-1, keepdims=True, initial=0.0)
+    largest = (
+        x.max(axis=-1, keepdims=True, initial=0.0) * max(float(call.params.get("magnitude", 1.0)), 1.0) ** 2
+    )
     off = np.minimum(reach * u * (facts.exp_error + 4), 2.0) + facts.exp_error * u
     bound: Any = 2 * largest * (off + gamma(4, output.roundoff)) + output.underflow * 8
     return np.asarray(np.broadcast_to(bound, x.shape))

@@ -202,3 +202,58 @@ class NoneMeansAll(Tiled):
     def rotated_width(self, head_dim: int, rotary_dim: int) -> int:
         """Return the head's width where nothing should turn."""
         return rotary_dim or head_dim
+
+
+@exhibit(
+    as_if="the frequencies of all pairs were divided by the factor",
+    fault="F13 scale or encoding",
+    breaks=("KV-ATTN-084",),
+    verbs=_ROPE,
+    features=("yarn",),
+)
+class YarnStretchesAllPairs(Tiled):
+    """Positions are interpolated for fast pairs as for slow ones.
+
+    A plant: linear interpolation under the name of YaRN. Long contexts work, and neighbours are told apart
+    less well than before.
+    """
+
+    def interpolated(self, theta: Array, ramp: Array, factor: float) -> Array:
+        """Divide everything."""
+        return theta / factor
+
+
+@exhibit(
+    as_if="the ramp ran the other way",
+    fault="F12 layout",
+    breaks=("KV-ATTN-084",),
+    verbs=_ROPE,
+    features=("yarn",),
+)
+class YarnRampReversed(Tiled):
+    """Slow pairs keep their frequency and fast ones are stretched.
+
+    A plant: the share of the plain frequency is taken for that of the divided one.
+    """
+
+    def interpolated(self, theta: Array, ramp: Array, factor: float) -> Array:
+        """Swap the shares."""
+        return super().interpolated(theta, 1 - ramp, factor)
+
+
+@exhibit(
+    as_if="the magnitude was applied twice",
+    fault="F13 scale or encoding",
+    breaks=("KV-ATTN-084",),
+    verbs=_ROPE,
+    features=("yarn",),
+)
+class YarnMagnitudeTwice(Tiled):
+    """The vectors are multiplied by the magnitude, and the tables hold it already.
+
+    A plant: with a magnitude of 1 nothing shows, and several models have it so.
+    """
+
+    def cos_sin(self, angle: Array, magnitude: float) -> tuple[Array, Array]:
+        """Square the magnitude."""
+        return super().cos_sin(angle, magnitude**2)

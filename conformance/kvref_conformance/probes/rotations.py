@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from kvref.arrays import Array, dtype_name
+from kvref.attention.rope import Yarn
 from kvref_conformance.cases import Case, Level, lattice
 from kvref_conformance.claims import Claims
-from kvref_conformance.contracts import Call, OutputSpec
+from kvref_conformance.contracts import Call, OutputSpec, Scalar
 from kvref_conformance.probes.random import dyadic
 
 #: Of RoFormer, Llama 3 and Qwen 2.5.
@@ -36,8 +37,12 @@ def vectors(case: Case) -> Array:
     return x
 
 
-def present_rope(x: Array, positions: Array, case: Case, rotary_dim: int) -> Call:
+def present_rope(x: Array, positions: Array, case: Case, rotary_dim: int, yarn: Yarn | None = None) -> Call:
     """Return the call of `apply_rope` with the case's base and style."""
-    params = {"base": case.option("base"), "rotary_dim": rotary_dim, "style": case.option("style")}
+    params: dict[str, Scalar] = {"base": case.option("base"), "rotary_dim": rotary_dim}
+    params["style"] = case.option("style")
+    if yarn is not None:
+        params |= {"factor": yarn.factor, "original_context": yarn.original_context}
+        params |= {"beta_fast": yarn.beta_fast, "beta_slow": yarn.beta_slow, "magnitude": yarn.magnitude}
     tensors = {"x": x, "positions": np.asarray(positions, np.int64)}
     return Call("apply_rope", tensors, params, {"out": OutputSpec(dtype_name(x), x.shape)})

@@ -13,7 +13,7 @@ from kvref.attention.dense import attention
 from kvref.attention.merge import State, merge
 from kvref.attention.mla import mla_attention
 from kvref.attention.paged import append_and_attend, paged_attention, write_kv
-from kvref.attention.rope import apply_rope
+from kvref.attention.rope import Yarn, apply_rope
 from kvref.attention.sparse import select_topk, sparse_attention
 from kvref.storage.layouts import LAYOUTS, convert_layout
 from kvref_conformance.claims import FEATURES, Claims
@@ -113,9 +113,13 @@ class Reference:
         """Choose the positions with the largest indexer scores."""
         return select_topk(q, k, weights, **rest)
 
-    def apply_rope(self, x: Array, **rest: Any) -> Array:
+    def apply_rope(
+        self, x: Array, *, factor: float | None = None, magnitude: float = 1.0, **rest: Any
+    ) -> Array:
         """Rotate vectors by their positions."""
-        return apply_rope(x, **rest).astype(x.dtype)
+        ramp = {n: rest.pop(n) for n in ("original_context", "beta_fast", "beta_slow") if n in rest}
+        yarn = None if factor is None else Yarn(factor=factor, mscale=magnitude, **ramp)
+        return apply_rope(x, yarn=yarn, **rest).astype(x.dtype)
 
     def convert_layout(self, cache: Array, *, source: str, target: str, x: int | None = None) -> Array:
         """Rearrange a cache."""
