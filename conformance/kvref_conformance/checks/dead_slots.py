@@ -54,8 +54,8 @@ def dead_slots_may_hold_any_bits(trial: Trial) -> None:
             trial.expect(
                 False,
                 f"request {request}, token {token}, head {head}: out[{channel}] is not finite "
-                f"({result.out[token, head, channel]}) once dead slots hold {key} and {value}; "
-                f"dead were {_dead_slots(problem, result.call, request, dead[request])}",
+                f"({result.out[token, head, channel]}) once dead slots hold {key} in keys and {value} in "
+                f"values; dead: {_dead_slots(problem, result.call, request, dead[request])}",
                 result,
                 where=[token, head, channel],
                 outside=int(spread.any(axis=-1).sum()),
@@ -179,14 +179,14 @@ def _with_dead_positions(
 
 def _dead_slots(problem: Problem, call: Call, request: int, positions: int) -> str:
     """Say which slots near a request are dead."""
-    parts = [f"positions 0 to {positions - 1} of its context"] if positions else []
+    parts = [f"its first {positions} positions"] if positions else []
     if "block_tables" in call.tensors:
         n, size = int(problem.seq_lens[request]), call.tensors["k_cache"].shape[1]
         if n % size:
             block = int(call.tensors["block_tables"][request, n // size])
-            parts.append(f"slots {n % size} to {size - 1} of its last block, {block}")
-        parts.append("every block that is not its own")
-    return " and ".join(parts) or "the contexts of other requests"
+            parts.append(f"the last {size - n % size} slots of its block {block}")
+        parts.append("all blocks of others")
+    return ", ".join(parts) or "the contexts of other requests"
 
 
 def _recent_only(problem: Problem) -> Any:

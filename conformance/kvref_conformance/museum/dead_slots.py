@@ -38,6 +38,28 @@ class ZeroTimesNaN(_WholeTiles):
 
 
 @exhibit(
+    as_if="values behind a mask were multiplied by a weight of zero",
+    fault="F10 NaN spread",
+    seen_in=("Dao-AILab/flash-attention#1745", "Dao-AILab/flash-attention#2374"),
+    breaks=("KV-ATTN-012",),
+    verbs=("attention", "paged_attention"),
+    features=("mask", "prefill"),
+)
+class MaskedValuesMultiplied(Tiled):
+    """Logits outside the attended set are masked, their values take part in P·V.
+
+    The positions are inside the context, so no length shows them: a window, a tree mask or padding on the
+    left leaves them out, and whatever lies there reaches every row of the tile.
+    """
+
+    def blended(self, weights: Array, v: Array) -> Array:
+        """Return P·V, zero times whatever is there included."""
+        values = v[:, self.kv_heads(len(weights), v.shape[1])].transpose(1, 0, 2)  # [H, N, Dv]
+        with np.errstate(invalid="ignore"):
+            return np.asarray(weights @ values)
+
+
+@exhibit(
     as_if="records past the length were multiplied by a weight of zero",
     fault="F10 NaN spread",
     breaks=("KV-ATTN-012",),
