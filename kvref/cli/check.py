@@ -1,7 +1,9 @@
 """`kvref check`: hold an implementation to the spec and report what was found."""
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +108,7 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
         check_report_file(path)
     known = [] if options["known"] is None else load_known_failures(options["known"], load_requirements())
     began = time.monotonic()
-    host = target.open()
-    try:
+    with _subject(target) as host:
         hello = host.hello()
         declared = Claims.from_dict(hello.claims)
         verbs = settings.verbs(hello.verbs)
@@ -118,8 +119,6 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
                 target, declared, verbs, settings, workers=options["workers"], progress=advance
             )
             report = conclude(evidence, host, hello, declared, settings, known=known, broken=broken)
-    finally:
-        host.close()
     if options["as_json"]:
         click.echo(report.to_json(), nl=False)
     else:
@@ -136,11 +135,8 @@ def _replay(target: Any, settings: Any, options: dict[str, Any]) -> int:
     from kvref_conformance.runner.replay import replay
 
     case = load_case(options["case_file"])
-    host = target.open()
-    try:
+    with _subject(target) as host:
         replayed = replay(case, host, settings)
-    finally:
-        host.close()
     if options["keep"] is not None:
         replayed.keep(options["keep"])
     if options["as_json"]:
@@ -155,8 +151,7 @@ def _fuzz(target: Any, settings: Any, options: dict[str, Any]) -> int:
 
     from kvref_conformance.runner.fuzz import fuzz
 
-    host = target.open()
-    try:
+    with _subject(target) as host:
         finds = fuzz(
             host,
             settings,
@@ -164,14 +159,23 @@ def _fuzz(target: Any, settings: Any, options: dict[str, Any]) -> int:
             seed=options["seed"],
             out=settings.finds,
         )
-    finally:
-        host.close()
     if options["as_json"]:
         click.echo(json.dumps(finds.to_dict(), indent=1))
     else:
         for line in finds.lines():
             click.echo(line)
     return 1 if finds.saved else 0
+
+
+@contextlib.contextmanager
+def _subject(target: Any) -> Iterator[Any]:
+    """Open the subject and close it again; what one in this process prints stays out of the report."""
+    with contextlib.redirect_stdout(sys.stderr):
+        host = target.open()
+        try:
+            yield host
+        finally:
+            host.close()
 
 
 def _areas(areas: tuple[str, ...]) -> tuple[str, ...]:

@@ -72,6 +72,19 @@ class Hangs(Good):
         time.sleep(600)
 
 
+class Prints(Good):
+    """Says hello wherever it can."""
+
+    print("hello from the import")
+
+    def __init__(self):
+        print("hello from the making")
+
+    def write_kv(self, k, v, k_cache, v_cache, *, slot_mapping):
+        print("hello from a call")
+        write_kv(k, v, k_cache, v_cache, slot_mapping=slot_mapping)
+
+
 class LeavesAtOnce(Good):
     """Ends while it is made."""
 
@@ -320,6 +333,15 @@ def test_a_subject_cannot_end_the_suite(folder: Path, subject: str, code: int) -
     result = check(subject, "--no-finds")
     assert result.exit_code == code
     assert "SystemExit: 0" in result.output
+
+
+@pytest.mark.parametrize("arguments", [(), ("--fuzz", "0.1")])
+def test_json_on_stdout_is_nothing_but_json(folder: Path, arguments: tuple[str, ...]) -> None:
+    """A subject in this process may print at any time."""
+    result = check("Prints", "--json", *arguments)
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)
+    assert "hello from a call" in result.stderr
 
 
 def test_where_the_usual_folder_cannot_be_written_the_run_does_without(folder: Path) -> None:

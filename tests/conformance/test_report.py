@@ -2,6 +2,7 @@
 
 import io
 import json
+from contextlib import suppress
 from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -91,6 +92,17 @@ def test_what_is_no_report_is_refused(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(ArgumentError):
         load_report(path)
+
+
+@pytest.mark.parametrize("value", [3, "ab", [3], ["ab"], [["ab"]], {"ab": 1}, None])
+@pytest.mark.parametrize("name", ["areas", "requirements", "deviations", "known", "survivors"])
+def test_a_field_of_another_kind_is_refused(report: Report, name: str, value: object) -> None:
+    """Reports come from other people's runs; reading one ends in a report or in one of kvref's own errors."""
+    with suppress(ArgumentError):
+        report_from_dict({**report.to_dict(), name: value})
+    (first, *_) = report.to_dict()["requirements"]
+    with suppress(ArgumentError):
+        report_from_dict({**report.to_dict(), "requirements": [{**first, "failure": value}]})
 
 
 def test_an_unknown_field_is_refused(report: Report) -> None:
@@ -221,6 +233,13 @@ def test_junit_drops_what_xml_cannot_carry(report: Report) -> None:
     made = replace(report, subject="kernels \x00", requirements=(odd, *rest))
     assert "ab[1m" in to_junit(made)
     ElementTree.fromstring(to_junit(made))
+
+
+def test_markdown_holds_no_markup_of_a_subject(report: Report) -> None:
+    """A name is not a script where the page is rendered."""
+    text = to_markdown(replace(report, subject="<script>x</script>|", command="kvref check `x`"))
+    assert "# &lt;script&gt;x&lt;/script&gt;\\|" in text
+    assert "Reproduce: `kvref check 'x'`" in text
 
 
 def test_the_badge_counts_conformant_areas(report: Report) -> None:

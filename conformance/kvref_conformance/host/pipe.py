@@ -1,7 +1,8 @@
 """One running program at the other end of three pipes: a line goes in, a line comes out, within a deadline.
 
 The reader holds at most one line of allowed length, stderr keeps its tail, and everything the program has
-started ends with it. Nothing here knows what a line means.
+started in its own process group ends with it; what has left the group (`setsid`) is its own to end. Nothing
+here knows what a line means.
 
 Realises: KV-CONF-026 stderr-is-text.
 """
@@ -81,7 +82,7 @@ class Pipe:
         return self._errors.decode("utf-8", "backslashreplace")
 
     def close(self, *, wait: bool = False) -> int:
-        """End the program and all it started; with `wait`, give it a moment to end by itself.
+        """End the program and its process group; with `wait`, give it a moment to end by itself.
 
         Returns the exit status, negative for a signal.
         """

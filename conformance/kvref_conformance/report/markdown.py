@@ -1,5 +1,7 @@
 """The report as Markdown, for a pull request or a page of the docs."""
 
+from html import escape
+
 from kvref_conformance.report.model import Report
 from kvref_conformance.report.terminal import failure_lines
 
@@ -8,7 +10,7 @@ def to_markdown(report: Report) -> str:
     """Return the report as Markdown."""
     name = f"{report.subject} {report.subject_version}".strip()
     lines = [f"# {_cell(name)}: conformance to spec {report.spec_version}", ""]
-    lines += [f"Reproduce: `{report.command}`", ""]
+    lines += ["Reproduce: `" + report.command.replace("`", "'") + "`", ""]
     lines += [
         "| area | verdict | cases | failed | claimed share | margin used |",
         "|---|---|--:|--:|--:|--:|",
@@ -52,4 +54,5 @@ def to_markdown(report: Report) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    """Return text of a subject or a user for one cell or line: no markup of theirs is anybody's markup."""
+    return escape(text, quote=False).replace("|", "\\|").replace("\n", " ")

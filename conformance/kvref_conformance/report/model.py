@@ -192,11 +192,20 @@ def load_report(path: Path) -> Report:
 def report_from_dict(data: Any) -> Report:
     """Read a report from JSON values.
 
-    Raises: ArgumentError if the schema is another one, or a field is missing or unknown.
+    Raises: ArgumentError if the schema is another one, or a field is missing, unknown or of another kind.
     """
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise ArgumentError(f"report schema = {found!r}, expected {SCHEMA!r}")
+        raise ArgumentError(f"report schema = {found!r:.80}, expected {SCHEMA!r}")
+    try:
+        return _report(data)
+    except ArgumentError:
+        raise
+    except (TypeError, AttributeError, ValueError) as error:  # a number where a list or an object belongs
+        raise ArgumentError(f"report: {error}, expected the fields of {SCHEMA}") from None
+
+
+def _report(data: Mapping[str, Any]) -> Report:
     values = dict(data)
     values["areas"] = tuple(_record(AreaResult, row) for row in values.get("areas", ()))
     values["deviations"] = tuple(_record(Deviation, row) for row in values.get("deviations", ()))

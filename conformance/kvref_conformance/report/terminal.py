@@ -63,6 +63,7 @@ def _areas(report: Report) -> list[Text]:
     shown = [area for area in report.areas if area.verdict != "not claimed"]
     rows = [_HEADINGS, *(_row(area) for area in shown)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(_HEADINGS))]
+    widths[1] = max(map(len, _COLOURS))  # two reports side by side have their numbers in line
     lines = []
     for area, row in zip([None, *shown], rows, strict=True):
         cells = [
