@@ -7,6 +7,10 @@ from subject_facts import read
 from kvref_conformance.host import Host
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.host.subject import load_subject
+from kvref_conformance.oracle import Oracle
+from kvref_conformance.runner.evaluate import plan
+from kvref_conformance.runner.failures import diagnose
+from kvref_conformance.runner.shrink import shrink
 from kvref_conformance.subjects import BUILT_IN
 
 pytest.importorskip("torch")
@@ -51,3 +55,20 @@ def test_flex_hides_dead_keys_but_not_dead_values(host: Host) -> None:
     """A masked score is replaced whatever it was; its value is still multiplied by 0."""
     assert read(host, 5, dead=(np.nan, 0.0)).tolist() == [2.0]
     assert np.isnan(read(host, 5, dead=(0.0, np.nan))).all()
+
+
+@pytest.mark.parametrize(
+    ("requirement", "fault"),
+    [("KV-ATTN-012", "values behind a mask were multiplied"), ("KV-ATTN-020", "from the top left corner")],
+)
+def test_canonical_answers_are_asked_for_by_requirement(requirement: str, fault: str) -> None:
+    """Without its declarations torch fails where it differs, and the diagnosis says how."""
+    subject = load_subject(BUILT_IN["torch"])
+    canonical = subject.claims.canonical()
+    host, oracle = InProcessHost(subject), Oracle(canonical)
+    asked = plan(("attention",), canonical, "quick")
+    check, case = next(each for each in asked if each[0].requirement == requirement)
+    found = shrink(check, case, host, oracle)
+    assert found.status == "fail"
+    assert len(found.case.seq_lens) == 1
+    assert fault in " ".join(diagnose(found, canonical))

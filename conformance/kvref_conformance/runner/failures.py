@@ -26,6 +26,8 @@ from kvref_conformance.runner.shrink import shrink
 NOT_RUN = "not run"
 #: Failures of one run that are diagnosed; a subject that is wrong everywhere needs no fortieth diagnosis.
 DIAGNOSES = 16
+#: Larger failing cases that may rule out a fault which explains the smallest one.
+WITNESSES = 4
 
 
 @dataclass
@@ -57,15 +59,20 @@ class Examiner:
                 replace(found, message=f"{_first_line(found)} (not again when asked once more)"), slug
             )
         drawn = draw_failure(smaller, self.host, self.oracle.claims)
-        large = max(ran, key=lambda found: found.case.size())
-        return self._record(smaller, slug, self._as_if(large, smaller), drawn)
+        return self._record(smaller, slug, self._as_if(smaller, ran), drawn)
 
-    def _as_if(self, large: Evidence, small: Evidence) -> tuple[str, ...]:
+    def _as_if(self, small: Evidence, ran: Sequence[Evidence]) -> tuple[str, ...]:
+        """Return the faults that explain the smallest case and, as far as any does, larger ones as well."""
         name = small.requirement
         if name not in self._diagnosed and len(self._diagnosed) < DIAGNOSES:
-            again = evaluate(check_of(large), large.case, self.host, self.oracle)
-            here, there = diagnose(again, self.oracle.claims), diagnose(small, self.oracle.claims)
-            self._diagnosed[name] = tuple(s for s in here if s in there) or there
+            faults = diagnose(small, self.oracle.claims)
+            for other in sorted(ran, key=lambda found: found.case.size(), reverse=True)[:WITNESSES]:
+                if len(faults) < 2:
+                    break
+                again = evaluate(check_of(other), other.case, self.host, self.oracle)
+                also = diagnose(again, self.oracle.claims)
+                faults = tuple(fault for fault in faults if fault in also) or faults
+            self._diagnosed[name] = faults
         return self._diagnosed.get(name, ())
 
     def _replay(self, finds: Path, name: str) -> str:
