@@ -399,16 +399,22 @@ def test_a_case_that_a_check_was_not_made_for_exits_with_2(folder: Path) -> None
     assert "was not made for this case" in result.output
 
 
+#: The command line, with Ctrl-C heard even where the tests themselves were started with it ignored.
+START = (
+    "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "runpy.run_module('kvref.cli', run_name='__main__', alter_sys=True)"
+)
+
+
 def run_kvref(folder: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
     """Start the command line in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "kvref.cli", *arguments],
+        [sys.executable, "-c", START, *arguments],
         cwd=folder,
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
