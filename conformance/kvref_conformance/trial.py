@@ -11,6 +11,7 @@ import numpy as np
 
 from kvref.arrays import Array
 from kvref.attention.bounds import exceeds
+from kvref.attention.bounds.compare import worst
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Answer, Call
@@ -143,7 +144,7 @@ class Trial:
         """
         apart = exceeds(observed, other, slack) & ~(_is_nan(observed) & _is_nan(other))
         if apart.any():
-            where = _worst(observed, other, slack, apart)
+            where = worst(observed, other, slack, apart)
             raise Violation(
                 f"{what}: out{list(where)} = {observed[where]:.6g}, otherwise {other[where]:.6g}"
                 f" ({int(apart.sum())} of {apart.size} differ)",
@@ -192,7 +193,7 @@ class Trial:
         self._note_margin(observed, expected, bound)
         outside = exceeds(observed, expected, bound)
         if outside.any():
-            where = _worst(observed, expected, bound, outside)
+            where = worst(observed, expected, bound, outside)
             raise Violation(
                 f"{what}{list(where)} = {observed[where]:.6g}, expected {expected[where]:.6g}"
                 f" ± {bound[where]:.2g} ({int(outside.sum())} of {outside.size} outside)",
@@ -217,7 +218,7 @@ class Trial:
             self._note_margin(observed, expected.out, bound)
         if not outside.any():
             return
-        token, head, channel = _worst(observed, expected.out, bound, outside)
+        token, head, channel = worst(observed, expected.out, bound, outside)
         reading = what_was_read(problem, result.call, token, head, observed[token, head])
         raise Violation(
             f"request {problem.request_of(token)}, token {token}, head {head}: out[{channel}] = "
@@ -244,14 +245,6 @@ class Trial:
 def bits(x: Array) -> Array:
     """Return the bits of every element as unsigned integers of the same width."""
     return np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}")
-
-
-def _worst(observed: Array, expected: Array, bound: Array, outside: Array) -> tuple[int, ...]:
-    """Return the index that is furthest outside; NaN counts as furthest."""
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        excess = np.abs(observed - expected) / np.maximum(bound, np.finfo(np.float64).tiny)
-    excess = np.where(outside, np.where(np.isnan(excess), np.inf, excess), -1.0)
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))
 
 
 def _is_nan(x: Array) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 from kvref.arrays import Array, dtype_name
 from kvref.attention.arithmetic import REFERENCE, Arithmetic
 from kvref.attention.bounds import Bound, exceeds
+from kvref.attention.bounds.compare import worst
 from kvref.attention.masks import VariantArgs
 from kvref.attention.merge import State
 from kvref.errors import ArgumentError
@@ -56,7 +57,7 @@ def hold(
         outside = exceeds(observed, expected, allowed)
         if not outside.any():
             continue
-        at = _worst(observed.astype(np.float64), expected, allowed, outside)
+        at = worst(observed.astype(np.float64), expected, allowed, outside)
         token = int(rows[at[0]])
         sample = "" if len(rows) == total else f"; {len(rows)} of {total} query tokens were checked"
         message = (
@@ -99,11 +100,3 @@ def diagnosis(case: Case, answer: dict[str, Array]) -> str:
 
     sentences = known_faults(case.verb, {**case.tensors, **case.variant}, answer, case.facts)
     return "".join(f"\nas if: {sentence}" for sentence in sentences)
-
-
-def _worst(observed: Array, expected: Array, bound: Array, outside: Array) -> tuple[int, ...]:
-    """Return the index that is furthest outside; NaN counts as furthest."""
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        excess = np.abs(observed - expected) / np.maximum(bound, np.finfo(np.float64).tiny)
-    excess = np.where(outside, np.where(np.isnan(excess), np.inf, excess), -1.0)
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))

@@ -27,6 +27,14 @@ def margin(observed: ArrayLike, expected: Array, bound: Array) -> float:
     return float(np.max(np.where(np.isnan(share), np.inf, share), initial=0.0))
 
 
+def worst(observed: Array, expected: Array, bound: Array, outside: Array) -> tuple[int, ...]:
+    """Return the index that is furthest outside; NaN counts as furthest."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        excess = np.abs(observed - expected) / np.maximum(bound, np.finfo(np.float64).tiny)
+    excess = np.where(outside, np.where(np.isnan(excess), np.inf, excess), -1.0)
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), excess.shape))
+
+
 def _error(observed: ArrayLike, expected: Array) -> Array:
     seen = widen("observed", observed)
     check_shape("observed", seen, expected.shape)
