@@ -31,3 +31,7 @@ class SlotMappingError(KVError):
 
 class ArgumentError(KVError):
     """A scalar or a name is outside the set that the operation defines."""
+
+
+class FormatError(KVError):
+    """A quantised format cannot hold what it is given, or its scales, bytes or declared path are impossible."""
