@@ -28,6 +28,8 @@ class Argument:
     """Axis names of a tensor; empty for a scalar."""
     feature: str | None = None
     """The feature whose claim makes this argument possible; None if it is always passed."""
+    some_formats: bool = False
+    """Whether only some formats have this argument: it is passed exactly with those."""
     in_place: bool = False
     """Whether the verb may write this tensor."""
     positional: bool = False
@@ -42,6 +44,8 @@ class Verb:
     returns: tuple[str, ...]
     """Names of what comes back, in order; `lse` comes only where `return_lse` is passed."""
     summary: str
+    some_formats: tuple[str, ...] = ()
+    """Of what comes back, what only some formats have: what a format is given does not come back."""
 
 
 def _tensors(shapes: str, **options: Any) -> tuple[Argument, ...]:
@@ -74,6 +78,9 @@ _VARIANT = (
     Argument("mask", ("mask_size",), feature="mask"),
 )
 _RETURN_LSE = (Argument("return_lse", feature="lse"),)
+_FORMAT = (Argument("format"),)
+_CODES = "num_tokens num_kv_heads code_bytes"
+_CODE_CACHE = _tensors(f"k_cache[{_CACHE} code_bytes]; v_cache[{_CACHE} code_bytes]", positional=True)
 
 VERBS: dict[str, Verb] = {
     verb.name: verb
@@ -179,11 +186,53 @@ VERBS: dict[str, Verb] = {
             ("out",),
             "rearrange a cache from one named layout to another, bit for bit",
         ),
+        Verb(
+            "quantize_kv",
+            (
+                *_tensors("x[num_tokens num_kv_heads head_dim]", positional=True),
+                *_FORMAT,
+                *_tensors("scales[...]; global_scale[...]", some_formats=True),
+            ),
+            ("codes", "scales", "zeros", "global_scale"),
+            "turn keys or values into the codes of a format, and the scales it computes itself",
+            some_formats=("scales", "zeros", "global_scale"),
+        ),
+        Verb(
+            "dequantize_kv",
+            (
+                *_tensors(f"codes[{_CODES}]", positional=True),
+                *_FORMAT,
+                Argument("dtype"),
+                *_tensors("scales[...]; zeros[...]; global_scale[...]", some_formats=True),
+            ),
+            ("out",),
+            "turn codes back into numbers of a dtype",
+        ),
+        Verb(
+            "quantized_paged_attention",
+            (
+                *_QUERY,
+                *_CODE_CACHE,
+                *_FORMAT,
+                *_TABLES,
+                *_LENGTHS,
+                *_tensors(
+                    "k_scales[...]; v_scales[...]; k_global_scale[...]; v_global_scale[...]",
+                    some_formats=True,
+                ),
+                *_VARIANT,
+                *_RETURN_LSE,
+            ),
+            ("out", "lse"),
+            "attend over a cache of codes, found through block tables",
+        ),
     )
 }
 
 #: Verbs that attend over one context per request, and so share every requirement about the attended set.
 ATTENDING = ("attention", "paged_attention", "append_and_attend")
+#: Verbs whose calls name a format.
+FORMATTED = ("quantize_kv", "dequantize_kv", "quantized_paged_attention")
 
 
 @dataclass(frozen=True)

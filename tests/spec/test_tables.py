@@ -22,15 +22,15 @@ def one_line(text: str) -> str:
 def written(argument: Argument) -> str:
     """An argument as the spec writes it: `!` if the verb may write it, brackets if it is optional."""
     name = argument.name + "!" * argument.in_place
-    return f"[{name}]" if argument.feature else name
+    return f"[{name}]" if argument.feature or argument.some_formats else name
 
 
 def signature(verb: Verb) -> str:
     """A verb as the spec writes it."""
     first = [written(a) for a in verb.arguments if a.positional]
     named = [written(a) for a in verb.arguments if not a.positional]
-    optional = any(a.name == "return_lse" for a in verb.arguments)
-    returned = [f"[{name}]" if name == "lse" and optional else name for name in verb.returns]
+    optional = {*verb.some_formats, *("lse" for a in verb.arguments if a.name == "return_lse")}
+    returned = [f"[{name}]" if name in optional else name for name in verb.returns]
     arguments = ", ".join([*first, "*", *named] if named else first)
     return f"{verb.name}({arguments}) -> {', '.join(returned) or 'nothing'} # {verb.summary}"
 
