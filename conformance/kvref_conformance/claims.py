@@ -1,6 +1,6 @@
 """What a subject says about itself: arithmetic, choices, features, limits. Declared, then checked exactly.
 
-Realises: KV-CONF-003 claims-are-checked, KV-CONF-004 named-choices, KV-CONF-005 minimum-domain.
+Realises: KV-CONF-003 claims-are-checked, KV-CONF-005 minimum-domain.
 """
 
 from collections.abc import Mapping
@@ -12,58 +12,12 @@ from kvref.attention.bounds import Arithmetic
 from kvref.attention.rope import STYLES
 from kvref.errors import ArgumentError, KVError
 from kvref.storage.layouts import LAYOUTS
+from kvref_conformance.choices import CHOICES
 
 
 class ClaimError(ArgumentError):
     """A declaration that says nothing the suite could check."""
 
-
-@dataclass(frozen=True)
-class Choice:
-    """A point where engines differ: the canonical answer, its named alternatives, and what each risks."""
-
-    name: str
-    canonical: str
-    alternatives: Mapping[str, str]
-    """Alternative -> the hazard it brings to whoever relies on the canonical answer."""
-
-
-CHOICES: dict[str, Choice] = {
-    choice.name: choice
-    for choice in (
-        Choice(
-            "empty-row-lse",
-            "-inf",
-            {"+inf": "a merge that does not know the spelling gives NaN or drops the other part"},
-        ),
-        Choice(
-            "lse-base",
-            "e",
-            {"2": "merged with a natural-log part, the weights are wrong and no error is raised"},
-        ),
-        Choice("lse-sink", "excluded", {"included": "merging two such parts counts the sink twice"}),
-        Choice(
-            "causal-corner",
-            "bottom_right",
-            {"top_left": "a chunk of queries over a longer cache attends to the oldest tokens, not its own"},
-        ),
-        Choice(
-            "window-spelling",
-            "tokens",
-            {"left": "a window of W reads W + 1 tokens; a cache that keeps W tokens misses one"},
-        ),
-        Choice(
-            "dead-slots",
-            "any_bits",
-            {"any_finite": "a NaN or infinity left in a freed or padded slot spreads into live outputs"},
-        ),
-        Choice(
-            "table-padding",
-            "any_value",
-            {"valid_block": "a padded table filled with −1 or stale ids reads out of bounds"},
-        ),
-    )
-}
 
 #: Feature -> what a subject that claims it must support.
 FEATURES: dict[str, str] = {

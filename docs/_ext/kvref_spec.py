@@ -18,7 +18,7 @@ from kvref_domain import SpecDirective, fields, joined, link, link_to_code
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
-from kvref_conformance.claims import CHOICES, Choice
+from kvref_conformance.choices import CHOICES, Choice
 from kvref_conformance.contracts import VERBS
 from kvref_conformance.requirements import Requirement, read_directives, spec_dir
 

@@ -9,7 +9,7 @@ import pytest
 
 from kvref.arrays import Array
 from kvref_conformance.checks.merge import MEETINGS
-from kvref_conformance.claims import CHOICES
+from kvref_conformance.choices import CHOICES
 from kvref_conformance.probes.states import random_states, read_state, spelled, state_cases
 from kvref_conformance.runner.evaluate import Evidence
 from kvref_conformance.subjects.reference import Reference

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kvref.errors import ArgumentError
-from kvref_conformance.claims import ALL_BLOCK_SIZES, ALL_DTYPES, ALL_HEAD_DIMS, CHOICES, Claims
+from kvref_conformance.choices import CHOICES
+from kvref_conformance.claims import ALL_BLOCK_SIZES, ALL_DTYPES, ALL_HEAD_DIMS, Claims
 from kvref_conformance.contracts import VERBS, Failed
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.report.model import AreaResult, KnownResult, Report, RequirementResult

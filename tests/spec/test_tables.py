@@ -4,14 +4,16 @@ import re
 
 import pytest
 
-from kvref_conformance.claims import CHOICES, FEATURES
+from kvref.formats.paths import PATHS
+from kvref_conformance.choices import CHOICES, FORMAT_CHOICES
+from kvref_conformance.claims import FEATURES
 from kvref_conformance.contracts import VERBS, Argument, Verb
-from kvref_conformance.requirements import Directive, load_requirements, read_directives, spec_dir
+from kvref_conformance.requirements import Directive, chapters, load_requirements, read_directives
 
 
 def directives(name: str) -> list[Directive]:
-    """The directives of the conformance chapter with this name."""
-    return [d for d in read_directives(spec_dir() / "conformance.md") if d.name == name]
+    """The directives of the spec with this name."""
+    return [d for chapter in chapters() for d in read_directives(chapter) if d.name == name]
 
 
 def one_line(text: str) -> str:
@@ -78,6 +80,12 @@ def test_choices_are_those_of_the_claims() -> None:
         alternatives = dict(item.split(": ", 1) for item in items)
         stated[directive.argument] = (directive.fields["canonical"], alternatives)
     assert stated == {c.name: (c.canonical, dict(c.alternatives)) for c in CHOICES.values()}
+
+
+def test_decisions_of_formats_can_be_declared() -> None:
+    """Whatever a path of the reference decides, a subject can say, in the same words."""
+    declared = {name.replace("-", "_"): (c.canonical, *c.alternatives) for name, c in FORMAT_CHOICES.items()}
+    assert declared == PATHS
 
 
 @pytest.mark.parametrize("known", [CHOICES, FEATURES], ids=["choices", "features"])

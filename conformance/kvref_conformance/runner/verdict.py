@@ -10,14 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvref_conformance.claims import (
-    ALL_BLOCK_SIZES,
-    ALL_DTYPES,
-    ALL_HEAD_DIMS,
-    CHOICES,
-    Claims,
-    full_claims,
-)
+from kvref_conformance.choices import CHOICES
+from kvref_conformance.claims import ALL_BLOCK_SIZES, ALL_DTYPES, ALL_HEAD_DIMS, Claims, full_claims
 from kvref_conformance.report.model import AreaResult, Deviation, Report, RequirementResult
 from kvref_conformance.runner.evaluate import plan
 
