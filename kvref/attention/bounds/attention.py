@@ -1,13 +1,12 @@
 """The bound on one request, and on ragged batches over packed or paged contexts.
 
-Rows that share a kv head are judged together, a bounded number at a time, so that memory stays small however
-long the context is. The terms themselves are in `forward_error` and `likely_error`.
+The rows come from `exact_rows`, a bounded number at a time; the terms of the bound are in `forward_error` and
+`likely_error`.
 
 For porters: `attention_bound` for one request first.
 Source: derived in `spec/bounds.md`.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple, Unpack
 
@@ -18,16 +17,14 @@ from kvref.arrays import Array, as_array, check_shape, widen
 from kvref.attention.arithmetic import REFERENCE, Arithmetic, gamma, resolved
 from kvref.attention.batch import Batch
 from kvref.attention.bounds import forward_error
+from kvref.attention.bounds.exact_rows import row_pieces
 from kvref.attention.bounds.forward_error import Rows
 from kvref.attention.bounds.likely_error import likely_out_bound
-from kvref.attention.dense import attend, check_heads, check_query_heads
+from kvref.attention.dense import check_heads, check_query_heads
 from kvref.attention.masks import Variant, VariantArgs
-from kvref.attention.merge import State, empty_state, with_sinks
+from kvref.attention.merge import State, empty_state
 from kvref.attention.paged import TOKENS_PER_PIECE, check_block_tables, check_cache, locate
 from kvref.errors import DTypeError
-
-#: Elements of one array over rows and positions: 2 MiB of float64.
-_ROWS_TIMES_POSITIONS = 2**18
 
 
 class Bound(NamedTuple):
@@ -96,11 +93,11 @@ def dense_bound(
     check_heads(q, k, v)
     batch = Batch.of(q, query_start_loc, seq_lens, variant)
     check_shape("k", k, [int(batch.seq_lens.sum()), k.shape[1], k.shape[2]])
-    state, bound = batch.empty(rows, q, v.shape[2]), _no_bound(batch, rows, q, v.shape[2])
+    state, bound = batch.empty(rows, q, v.shape[2]), no_bound(batch, rows, q, v.shape[2])
     for request, places, queries in batch.by_request(rows):
         context = slice(*batch.context_start_loc[request : request + 2])
         part = _judge_request(batch, request, queries, q, k[context], v[context], facts, independent)
-        _fill(state, bound, places, part)
+        fill_in(state, bound, places, part)
     return state, bound
 
 
@@ -129,11 +126,11 @@ def paged_bound(
     batch = Batch.of(q, query_start_loc, seq_lens, variant)
     tables = check_block_tables(block_tables, batch.seq_lens, k_cache.shape[0], k_cache.shape[1])
     width = v_cache.shape[3]
-    state, bound = batch.empty(rows, q, width), _no_bound(batch, rows, q, width)
+    state, bound = batch.empty(rows, q, width), no_bound(batch, rows, q, width)
     for request, places, queries in batch.by_request(rows):
         slots = locate(tables[request], np.arange(batch.seq_lens[request]), k_cache.shape[1])
         part = _judge_request(batch, request, queries, q, k_cache[slots], v_cache[slots], facts, independent)
-        _fill(state, bound, places, part)
+        fill_in(state, bound, places, part)
     return state, bound
 
 
@@ -151,12 +148,14 @@ def _judge_request(
     return _judge(q[queries], k, v, batch.allowed(request, queries), batch.variant, bias, facts, independent)
 
 
-def _no_bound(batch: Batch, rows: ArrayLike | None, q: Array, head_dim: int) -> Bound:
+def no_bound(batch: Batch, rows: ArrayLike | None, q: Array, head_dim: int) -> Bound:
+    """Return a bound of 0 on every wanted row, to be filled in."""
     num_rows = len(batch.wanted(rows))
     return Bound(np.zeros((num_rows, q.shape[1], head_dim)), np.zeros((num_rows, q.shape[1])))
 
 
-def _fill(state: State, bound: Bound, places: Array, part: tuple[State, Bound]) -> None:
+def fill_in(state: State, bound: Bound, places: Array, part: tuple[State, Bound]) -> None:
+    """Put the answer and the bound of some rows into their places."""
     state.out[places], state.lse[places] = part[0]
     bound.out[places], bound.lse[places] = part[1]
 
@@ -171,94 +170,13 @@ def _judge(
     facts: Arithmetic,
     independent: bool,
 ) -> tuple[State, Bound]:
-    """Answer one request exactly, and bound the error of a kernel on it.
-
-    `k` and `v` may be narrow: they are widened one kv head at a time, so that a long context fits.
-    """
-    read = allowed.any(axis=0)  # what no row attends to stays out even of the last bit
+    """Answer one request exactly, and bound the error of a kernel on it."""
     state = empty_state(q.shape[0], q.shape[1], v.shape[2])
     bound = Bound(np.zeros_like(state.out), np.zeros_like(state.lse))
-    for kv_head, group in enumerate(np.split(np.arange(q.shape[1]), k.shape[1])):
-        keys, values = widen("k", k[:, kv_head]), widen("v", v[:, kv_head])
-        own = attend(
-            q[:, group],
-            keys[read, None],
-            values[read, None],
-            allowed[:, read],
-            scale=variant.scale,
-            softcap=variant.softcap,
-            bias=None if bias is None else bias[group][..., read],
-        )
-        if variant.sinks is not None:
-            own = with_sinks(own, np.asarray(variant.sinks)[group])
-        state.out[:, group], state.lse[:, group] = own
-        finite = np.isfinite(values)
-        tame = values if finite.all() else np.where(finite, values, 0.0)
-        for queries, heads in _row_blocks(allowed, group):
-            live = np.flatnonzero(allowed[queries].any(axis=0))
-            rows = _rows(
-                q[queries, heads],
-                keys[live],
-                tame[live],
-                allowed[queries],
-                variant,
-                0.0 if bias is None else bias[heads[:, None], queries[:, None], live],
-                State(state.out[queries, heads], state.lse[queries, heads][:, None]),
-                heads,
-            )
-            out, lse = _bound_rows(rows, facts, k.shape[0], independent)
-            bound.lse[queries, heads] = lse
-            known = finite[live]
-            bound.out[queries, heads] = out if known.all() else np.where(rows.inside @ ~known, np.inf, out)
+    for piece in row_pieces(q, k, v, allowed, variant, bias, state):
+        out, bound.lse[piece.at] = _bound_rows(piece.rows, facts, k.shape[0], independent)
+        bound.out[piece.at] = np.where(piece.unknown, np.inf, out)
     return state, bound
-
-
-def _row_blocks(allowed: Array, heads: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield (queries, query heads) of rows that attend to something, a bounded number at a time."""
-    step = max(1, _ROWS_TIMES_POSITIONS // max(1, allowed.shape[1]))
-    queries = np.flatnonzero(allowed.any(axis=1))
-    pairs = np.repeat(queries, len(heads)), np.tile(heads, len(queries))
-    for start in range(0, len(pairs[0]), step):
-        yield pairs[0][start : start + step], pairs[1][start : start + step]
-
-
-def _rows(
-    q: Array,
-    k: Array,
-    v: Array,
-    allowed: Array,
-    variant: Variant,
-    bias: Array | float,
-    state: State,
-    heads: Array,
-) -> Rows:
-    """Gather the exact quantities of rows that share one kv head; `allowed` is over the whole context."""
-    inside = allowed[:, allowed.any(axis=0)]
-    with np.errstate(invalid="ignore", over="ignore"):
-        logits = variant.scale * (q @ k.T)  # [R, N]
-        if variant.softcap is not None:
-            logits = variant.softcap * np.tanh(logits / variant.softcap)
-        logits = logits + bias
-        size = abs(variant.scale) * (np.abs(q) @ np.abs(k).T)
-    none = np.full(q.shape[0], -np.inf)
-    sinks = none if variant.sinks is None else np.asarray(variant.sinks, np.float64)[heads]
-    first, last = np.argmax(allowed, axis=1), allowed.shape[1] - 1 - np.argmax(allowed[:, ::-1], axis=1)
-    return Rows(
-        logits=np.where(inside, logits, -np.inf),
-        size=np.where(inside, size, 0.0),
-        query_size=np.where(inside, np.abs(q).sum(axis=1, keepdims=True), 0.0),
-        key_size=np.where(inside, np.abs(k).sum(axis=1), 0.0),
-        bias_size=np.where(inside, np.abs(bias), 0.0),
-        v=v,
-        out=state.out,
-        lse=state.lse,
-        sink=sinks[:, None],
-        count=inside.sum(axis=1, keepdims=True),
-        span=(last - first + 1)[:, None],
-        head_dim=q.shape[1],
-        scale=variant.scale,
-        capped=variant.softcap is not None,
-    )
 
 
 def _bound_rows(rows: Rows, facts: Arithmetic, kv_len: int, independent: bool) -> tuple[Array, Array]:
