@@ -59,14 +59,14 @@ _OF_ATTENTION = (
 #: Decision of a path -> answer -> the hazard. The canonical answer of each decision stands in `PATHS`.
 _HAZARDS: dict[str, dict[str, str]] = {
     "e4m3_overflow": {
-        "nan": "one number past 464 scales becomes NaN, and so does every output that attends to it"
+        "nan": "one number past 464 scales becomes NaN, and so does every output that attends to it",
     },
     "e5m2_overflow": {
-        "inf": "one number from 61440 scales on becomes an infinity: as a key it makes the row NaN, as a "
-        "value the output infinite"
+        "inf": "one number from 61440 scales on becomes an infinity: as a key it makes the row "
+        "NaN, as a value the output infinite",
     },
     "fnuz_overflow": {
-        "nan": "one number past the largest becomes NaN, and so does every output that attends to it"
+        "nan": "one number past the largest becomes NaN, and so does every output that attends to it",
     },
     "fp8_nan": {
         "positive": "the sign of a NaN is lost, so equal inputs have unequal bytes, and hashes, by writer",
@@ -92,7 +92,9 @@ _HAZARDS: dict[str, dict[str, str]] = {
         "away": "numbers halfway between two codes move away from zero: bytes differ by writer at ties",
         "up": "numbers halfway between two codes all move up, so a cache is shifted upwards on average",
     },
-    "int8_lowest": {"-127": "what another writer stores as −128 is one code higher here"},
+    "int8_lowest": {
+        "-127": "what another writer stores as −128 is one code higher here",
+    },
     "scale_division": {
         "reciprocal": "a code in a hundred or so is one off: two roundings where division has one",
         "input": "the quotient has the few bits of the input's dtype: a code in thirty is one off",
@@ -108,7 +110,9 @@ _HAZARDS: dict[str, dict[str, str]] = {
         "1e-4": "what is far below 1e-4 loses bits or vanishes, in layers with small values whole tokens",
         "smallest_normal": "a group of zeros has the scale 2^-126 and not 0, so the bytes differ by writer",
     },
-    "scale_power": {"up": "up to half of the range lies unused, and scales differ from amax / largest"},
+    "scale_power": {
+        "up": "up to half of the range lies unused, and scales differ from amax / largest",
+    },
     "mx_scale": {
         "ceil": "all groups but those whose maximum is a power of two have one bit less than by the OCP rule",
         "even": "groups with a maximum just below a power of two have twice the scale of the OCP rule",
@@ -116,17 +120,19 @@ _HAZARDS: dict[str, dict[str, str]] = {
         "nearest": "groups with a maximum past √2 times a power of two have twice the scale of the OCP rule",
     },
     "mx_exponent": {
-        "log2": "a maximum one last place below a power of two takes the next scale: its group loses a bit"
+        "log2": "a maximum one last place below a power of two takes the next scale: its group loses a bit",
     },
     "mx_zero_group": {
-        "1e-10": "groups of zeros have another scale byte, so equal caches have unequal hashes"
+        "1e-10": "groups of zeros have another scale byte, so equal caches have unequal hashes",
     },
-    "mx_inf_group": {"nan": "one infinity makes all elements of its group NaN"},
+    "mx_inf_group": {
+        "nan": "one infinity makes all elements of its group NaN",
+    },
     "mx_span": {
-        "flattened": "a group may span two heads, so a head's codes depend on its neighbour and on sharding"
+        "flattened": "a group may span two heads, so a head's codes depend on its neighbour and on sharding",
     },
     "nvfp4_operand": {
-        "encode": "given the scale that others take, every number is wrong by the square of that scale"
+        "encode": "given the scale that others take, every number is wrong by the square of that scale",
     },
     "nvfp4_global": {
         "amax/448": "group scales reach 75 of 448, and a reader that expects the other rule is 6 times off",
@@ -143,27 +149,41 @@ _HAZARDS: dict[str, dict[str, str]] = {
         "epsilon": "groups that are zero or nearly so have the scale 0.125, far from their own",
     },
     "nvfp4_tiny_group": {
-        "largest": "codes of ±6 lie under a scale of zero: whoever replaces that scale reads large numbers"
+        "largest": "codes of ±6 lie under a scale of zero: whoever replaces that scale reads large numbers",
     },
     "nvfp4_largest": {
-        "four_over_six": "a group's scale depends on two rounding errors, which other writers do not compare"
+        "four_over_six": "a group's scale depends on two rounding errors, which other writers do not compare",
     },
-    "constant_group": {"nan": "a group of equal numbers becomes NaN, and so does what attends to it"},
+    "constant_group": {
+        "nan": "a group of equal numbers becomes NaN, and so does what attends to it",
+    },
+    "q8_0_reciprocal": {
+        "of_amax": "numbers are multiplied by 127 / amax: about one code in eight thousand is one off",
+    },
+    "multiply_add": {
+        "fused": "a product and a sum are rounded once instead of twice: last places differ by program",
+    },
     "nibble_order": {
         "high_first": "read low nibble first, every two neighbouring channels change places",
         "split": "read low nibble first, the two halves of every group are interleaved",
     },
-    "scale_layout": {"tiled_128x4": "read row by row, nearly every group has the scale of another"},
-    "v_scale_layout": {"interleaved": "read token by token, values have the scales of their neighbours"},
-    "decode_dtype": {
-        "output": "scale and product are rounded to the output's dtype, on top of what the format loses"
+    "scale_layout": {
+        "tiled_128x4": "read row by row, nearly every group has the scale of another",
     },
-    "nvfp4_decode_order": {"scales_first": "the product is rounded twice: its last place differs by reader"},
+    "v_scale_layout": {
+        "interleaved": "read token by token, values have the scales of their neighbours",
+    },
+    "decode_dtype": {
+        "output": "scale and product are rounded to the output's dtype, on top of what the format loses",
+    },
+    "nvfp4_decode_order": {
+        "scales_first": "the product is rounded twice: its last place differs by reader",
+    },
     "scale_axis": {
-        "tokens": "a token cannot be appended alone, for its scales are those of the tokens beside it"
+        "tokens": "a token cannot be appended alone, for its scales are those of the tokens beside it",
     },
     "attend_values": {
-        "input": "keys and values are rounded to the dtype of q, on top of what the format loses"
+        "input": "keys and values are rounded to the dtype of q, on top of what the format loses",
     },
 }
 
