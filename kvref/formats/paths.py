@@ -41,6 +41,8 @@ PATHS: dict[str, tuple[str, ...]] = {
     "nvfp4_tiny_group": ("zero", "largest"),
     "nvfp4_largest": ("six", "four_over_six"),
     "constant_group": ("zero", "nan"),
+    "q8_0_reciprocal": ("of_scale", "of_amax"),
+    "multiply_add": ("rounded", "fused"),
     "nibble_order": ("low_first", "high_first", "split"),
     "scale_layout": ("linear", "tiled_128x4"),
     "v_scale_layout": ("linear", "interleaved"),
@@ -83,6 +85,8 @@ class Path:
     nvfp4_tiny_group: str = "zero"
     nvfp4_largest: str = "six"
     constant_group: str = "zero"
+    q8_0_reciprocal: str = "of_scale"
+    multiply_add: str = "rounded"
     nibble_order: str = "low_first"
     scale_layout: str = "linear"
     v_scale_layout: str = "linear"
