@@ -95,7 +95,7 @@ def narrow(x: Array, dtype: Any) -> Array:
     """
     wanted = np.dtype(dtype)
     if x.dtype == np.float64 and wanted not in (np.float64, np.float32, np.float16):
-        x = _to_odd_float32(x)  # ml_dtypes rounds by way of float32, which would round twice
+        x = to_odd_float32(x)  # ml_dtypes rounds by way of float32, which would round twice
     with np.errstate(over="ignore", invalid="ignore"):
         return x.astype(wanted)
 
@@ -216,7 +216,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, np.generic | np.ndarray) and value.ndim == 0 and is_real(np.asarray(value))
 
 
-def _to_odd_float32(x: Array) -> Array:
+def to_odd_float32(x: Array) -> Array:
     """Round float64 to float32 towards zero and set the last bit of whatever was inexact.
 
     The odd bit remembers on which side of every shorter number x lies, so a second rounding comes out as if

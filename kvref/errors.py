@@ -34,4 +34,4 @@ class ArgumentError(KVError):
 
 
 class FormatError(KVError):
-    """A quantised format cannot hold what it is given, or its scales, bytes or declared path are impossible."""
+    """A format cannot hold what it is given, or its scales, bytes or declared path are impossible."""

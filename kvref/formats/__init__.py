@@ -1,1 +1,1 @@
-"""What a number becomes in the cache: elements, scales, bytes, and what each format loses. Formats are data."""
+"""What a number becomes in the cache: elements, scales, bytes, and what is lost. Formats are data."""

@@ -15,6 +15,7 @@ Source: OCP 8-bit Floating Point (OFP8) 1.0, OCP Microscaling (MX) 1.0; the FNUZ
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ldexp
 from typing import Literal
 
 import numpy as np
@@ -118,8 +119,8 @@ def value_of(code: int, element: str) -> float:
         return sign * float("inf") if mantissa == 0 else sign * float("nan")
     fraction = mantissa / 2**kind.mantissa_bits
     if exponent == 0:
-        return sign * 2.0 ** (1 - kind.bias) * fraction
-    return float(sign * 2.0 ** (exponent - kind.bias) * (1 + fraction))
+        return ldexp(sign * fraction, 1 - kind.bias)
+    return ldexp(sign * (1 + fraction), exponent - kind.bias)
 
 
 @lru_cache
@@ -159,7 +160,9 @@ def check_codes(name: str, codes: Array, element: str) -> None:
         raise FormatError(f"{name} has dtype {codes.dtype}, expected uint8 codes of {element}")
     last = 2 ** element_of(element).bits - 1
     if last < 255 and codes.size and int(codes.max()) > last:
-        raise FormatError(f"{name} holds {int(codes.max()):#04x}, expected codes of {element} up to {last:#04x}")
+        raise FormatError(
+            f"{name} holds {int(codes.max()):#04x}, expected codes of {element} up to {last:#04x}"
+        )
 
 
 def _decode_pairs(codes: Array, element: str) -> Array:
