@@ -11,8 +11,10 @@ from kvref.arrays import check_flag
 from kvref.attention.bounds import Arithmetic
 from kvref.attention.rope import STYLES
 from kvref.errors import ArgumentError, KVError
+from kvref.formats.format import FORMATS
+from kvref.formats.paths import Path
 from kvref.storage.layouts import LAYOUTS
-from kvref_conformance.choices import CHOICES
+from kvref_conformance.choices import CHOICES, FORMAT_CHOICES
 
 
 class ClaimError(ArgumentError):
@@ -45,6 +47,7 @@ MINIMUM_GROUPS = (1, 3, 7, 8)
 ALL_DTYPES = ("float32", "float16", "bfloat16")
 ALL_HEAD_DIMS = (64, 80, 96, 128, 192, 256)
 ALL_BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)
+ALL_FORMATS = tuple(FORMATS)
 
 #: Answers one field may list: many times what a kernel is built for, and few enough to be run.
 MAX_ANSWERS = 64
@@ -56,7 +59,7 @@ MIN_WIDTH, WIDTH_STEP = 16, 8
 MAX_BLOCK = 2**20
 
 _NAMED = {"dtypes": (*ALL_DTYPES, "float64"), "features": tuple(FEATURES), "rope_styles": STYLES}
-_NAMED["layouts"] = tuple(LAYOUTS)
+_NAMED |= {"layouts": tuple(LAYOUTS), "formats": ALL_FORMATS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,8 @@ class Claims:
     rope_styles: tuple[str, ...] = ("half",)
     layouts: tuple[str, ...] = ("nhd", "hnd")
     latent_dims: tuple[int, ...] = (512,)
+    formats: tuple[str, ...] = ("fp8_e4m3",)
+    """Formats of quantised caches; the choices say by which path."""
 
     def __post_init__(self) -> None:
         try:
@@ -107,6 +112,10 @@ class Claims:
     def choice(self, name: str) -> str:
         """Return the declared answer to a choice, canonical where nothing is declared."""
         return self.choices.get(name, CHOICES[name].canonical)
+
+    def path(self) -> Path:
+        """Return the declared decisions inside formats."""
+        return Path(**{name.replace("-", "_"): self.choice(name) for name in FORMAT_CHOICES})
 
     def canonical(self) -> "Claims":
         """Return the same claims with every choice canonical."""
@@ -140,7 +149,7 @@ class Claims:
 def full_claims(claims: Claims) -> Claims:
     """Return the same subject claiming the whole domain: what the claimed share is measured against."""
     wide = {"dtypes": ALL_DTYPES, "head_dims": ALL_HEAD_DIMS, "block_sizes": ALL_BLOCK_SIZES}
-    return Claims(**{**_shallow(claims), **wide, "features": tuple(FEATURES)})
+    return Claims(**{**_shallow(claims), **wide, "features": tuple(FEATURES), "formats": ALL_FORMATS})
 
 
 def _shallow(claims: Claims) -> dict[str, Any]:

@@ -11,7 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from kvref_conformance.choices import CHOICES
-from kvref_conformance.claims import ALL_BLOCK_SIZES, ALL_DTYPES, ALL_HEAD_DIMS, Claims, full_claims
+from kvref_conformance.claims import (
+    ALL_BLOCK_SIZES,
+    ALL_DTYPES,
+    ALL_FORMATS,
+    ALL_HEAD_DIMS,
+    Claims,
+    full_claims,
+)
 from kvref_conformance.report.model import AreaResult, Deviation, Report, RequirementResult
 from kvref_conformance.runner.evaluate import plan
 
@@ -24,7 +31,12 @@ EXIT_CODES = {
     BROKEN: "the subject cannot be started or spoken to, or the suite itself failed",
     UNEXPECTED_PASS: "an entry of the known-failures file passes: delete it",
 }
-_WHOLE_DOMAIN = {"dtypes": ALL_DTYPES, "head_dims": ALL_HEAD_DIMS, "block_sizes": ALL_BLOCK_SIZES}
+_WHOLE_DOMAIN = {
+    "dtypes": ALL_DTYPES,
+    "head_dims": ALL_HEAD_DIMS,
+    "block_sizes": ALL_BLOCK_SIZES,
+    "formats": ALL_FORMATS,
+}
 
 
 def judge(area: str, claimed: bool, results: Sequence[RequirementResult], share: float) -> AreaResult:
