@@ -117,7 +117,7 @@ _HAZARDS: dict[str, dict[str, str]] = {
         "ceil": "all groups but those whose maximum is a power of two have one bit less than by the OCP rule",
         "even": "groups with a maximum just below a power of two have twice the scale of the OCP rule",
         "rceil": "groups with a maximum past the largest element have twice the scale of the OCP rule",
-        "nearest": "a maximum up to √2 past the largest element saturates, which is more than the OCP rule lets",
+        "nearest": "a maximum up to √2 past the largest element saturates: more than by the OCP rule",
     },
     "mx_exponent": {
         "log2": "a maximum one last place below a power of two takes the next scale: its group loses a bit",

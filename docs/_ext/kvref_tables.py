@@ -54,7 +54,7 @@ def kill_matrix(link: Link, code_link: CodeLink) -> list[nodes.Node]:
             [
                 link("exhibit", row.exhibit),
                 _lines(link("req", name) for name in declared),
-                _joined(link("req", name, name.removeprefix("KV-ATTN-")) for name in others),
+                _joined(link("req", name, name.removeprefix("KV-").removeprefix("ATTN-")) for name in others),
             ]
         )
     headings = ["exhibit", "caught by the checks of", "also failing, as the exhibit says it may"]

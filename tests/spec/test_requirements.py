@@ -32,6 +32,19 @@ ATTENTION_IDS = (
     *range(90, 93),
     *range(100, 105),
 )
+FORMAT_IDS = (
+    *range(1, 11),
+    *range(20, 27),
+    *range(30, 39),
+    *range(40, 46),
+    *range(50, 56),
+    *range(60, 64),
+    *range(70, 73),
+    80,
+    81,
+    *range(90, 95),
+    100,
+)
 
 GOOD = """\
 # A chapter
@@ -143,10 +156,11 @@ def test_reader_needs_the_standard_library_alone() -> None:
     assert "'numpy'" not in done.stdout
 
 
-def test_no_requirement_of_attention_is_missing() -> None:
+@pytest.mark.parametrize(("area", "numbers"), [("ATTN", ATTENTION_IDS), ("FMT", FORMAT_IDS)])
+def test_no_requirement_is_missing(area: str, numbers: tuple[int, ...]) -> None:
     """Ids are never dropped; a retired requirement stays listed."""
-    found = [name for name in load_requirements() if name.startswith("KV-ATTN-")]
-    assert sorted(found) == [f"KV-ATTN-{number:03d}" for number in ATTENTION_IDS]
+    found = [name for name in load_requirements() if name.startswith(f"KV-{area}-")]
+    assert sorted(found) == [f"KV-{area}-{number:03d}" for number in numbers]
 
 
 def test_every_requirement_is_one_sentence() -> None:
@@ -170,9 +184,10 @@ def test_conformance_requirements_say_which_test_holds_them() -> None:
             assert "tests/" in requirement.reason or "review" in requirement.reason, requirement.title
 
 
-def test_chapters_read_in_order() -> None:
-    """Within a chapter the fences close and the ids of the attention chapter rise with the text."""
-    ids = [d.argument for d in read_directives(spec_dir() / "attention.md") if d.name == "req"]
+@pytest.mark.parametrize("chapter", ["attention", "formats"])
+def test_chapters_read_in_order(chapter: str) -> None:
+    """The fences close, and the ids of a chapter rise with its text."""
+    ids = [d.argument for d in read_directives(spec_dir() / f"{chapter}.md") if d.name == "req"]
     assert ids == sorted(ids)
 
 
