@@ -4,6 +4,7 @@ Rows that share a kv head are taken together, so that keys and values are widene
 is left out. Memory stays small however long the context is.
 
 For porters: any order of the same rows will do.
+Source: `spec/bounds.md`, on what is computed exactly.
 """
 
 from collections.abc import Iterator
