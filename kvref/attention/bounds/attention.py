@@ -17,6 +17,7 @@ from kvref.arrays import Array, as_array, check_shape, widen
 from kvref.attention.arithmetic import REFERENCE, Arithmetic, gamma, resolved
 from kvref.attention.batch import Batch
 from kvref.attention.bounds import forward_error
+from kvref.attention.bounds.decoding import PLAIN, Decoding
 from kvref.attention.bounds.exact_rows import row_pieces
 from kvref.attention.bounds.forward_error import Rows
 from kvref.attention.bounds.likely_error import likely_out_bound
@@ -96,7 +97,7 @@ def dense_bound(
     state, bound = batch.empty(rows, q, v.shape[2]), no_bound(batch, rows, q, v.shape[2])
     for request, places, queries in batch.by_request(rows):
         context = slice(*batch.context_start_loc[request : request + 2])
-        part = _judge_request(batch, request, queries, q, k[context], v[context], facts, independent)
+        part = judge_request(batch, request, queries, q, k[context], v[context], facts, independent)
         fill_in(state, bound, places, part)
     return state, bound
 
@@ -129,12 +130,12 @@ def paged_bound(
     state, bound = batch.empty(rows, q, width), no_bound(batch, rows, q, width)
     for request, places, queries in batch.by_request(rows):
         slots = locate(tables[request], np.arange(batch.seq_lens[request]), k_cache.shape[1])
-        part = _judge_request(batch, request, queries, q, k_cache[slots], v_cache[slots], facts, independent)
+        part = judge_request(batch, request, queries, q, k_cache[slots], v_cache[slots], facts, independent)
         fill_in(state, bound, places, part)
     return state, bound
 
 
-def _judge_request(
+def judge_request(
     batch: Batch,
     request: int,
     queries: Array,
@@ -143,9 +144,15 @@ def _judge_request(
     v: Array,
     facts: Arithmetic,
     independent: bool,
+    cache: Decoding | None = None,
 ) -> tuple[State, Bound]:
+    """Answer some rows of a request exactly, and bound the error of a kernel on them.
+
+    `k` and `v` are the request's context; `cache`, if they came from codes, how a kernel decodes them.
+    """
     bias = batch.bias(request, queries, slice(0, k.shape[0]))
-    return _judge(q[queries], k, v, batch.allowed(request, queries), batch.variant, bias, facts, independent)
+    allowed = batch.allowed(request, queries)
+    return _judge(q[queries], k, v, allowed, batch.variant, bias, facts, independent, cache)
 
 
 def no_bound(batch: Batch, rows: ArrayLike | None, q: Array, head_dim: int) -> Bound:
@@ -169,11 +176,12 @@ def _judge(
     bias: Array | None,
     facts: Arithmetic,
     independent: bool,
+    cache: Decoding | None = None,
 ) -> tuple[State, Bound]:
     """Answer one request exactly, and bound the error of a kernel on it."""
     state = empty_state(q.shape[0], q.shape[1], v.shape[2])
     bound = Bound(np.zeros_like(state.out), np.zeros_like(state.lse))
-    for piece in row_pieces(q, k, v, allowed, variant, bias, state):
+    for piece in row_pieces(q, k, v, allowed, variant, bias, state, cache):
         out, bound.lse[piece.at] = _bound_rows(piece.rows, facts, k.shape[0], independent)
         bound.out[piece.at] = np.where(piece.unknown, np.inf, out)
     return state, bound
@@ -182,12 +190,13 @@ def _judge(
 def _bound_rows(rows: Rows, facts: Arithmetic, kv_len: int, independent: bool) -> tuple[Array, Array]:
     """Add the kernel's bound and the reference's, and what evaluating them in float64 can lose."""
     own = replace(REFERENCE, merges=-(-kv_len // TOKENS_PER_PIECE))
+    plain = replace(rows, cache=PLAIN)  # the reference decodes exactly
     with np.errstate(all="ignore"):
-        inexact = forward_error.out_bound(rows, own)
-        judge = likely_out_bound if independent else forward_error.out_bound
-        out = judge(rows, facts, inexact) + inexact
-        lse = forward_error.lse_bound(rows, facts) + forward_error.lse_bound(rows, own)
-        in_weights = forward_error.weight_error(rows, own, forward_error.logit_error(rows, own))
+        inexact = forward_error.out_bound(plain, own)
+        most = likely_out_bound if independent else forward_error.out_bound
+        out = most(rows, facts, inexact) + inexact
+        lse = forward_error.lse_bound(rows, facts) + forward_error.lse_bound(plain, own)
+        in_weights = forward_error.weight_error(plain, own, forward_error.logit_error(plain, own))
         in_sums = gamma(2 * rows.count + rows.head_dim + 64, own.roundoff)
         evaluation = np.exp(4 * in_weights.max(axis=1, keepdims=True)) * (1 + in_sums)
         out, lse = out * evaluation, lse * evaluation

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvref.arrays import Array, widen
+from kvref.attention.bounds.decoding import PLAIN, Decoding
 from kvref.attention.bounds.forward_error import Rows
 from kvref.attention.dense import attend
 from kvref.attention.masks import Variant
@@ -36,7 +37,14 @@ class RowPiece(NamedTuple):
 
 
 def row_pieces(
-    q: Array, k: Array, v: Array, allowed: Array, variant: Variant, bias: Array | None, state: State
+    q: Array,
+    k: Array,
+    v: Array,
+    allowed: Array,
+    variant: Variant,
+    bias: Array | None,
+    state: State,
+    cache: Decoding | None = None,
 ) -> Iterator[RowPiece]:
     """Fill `state` with the exact answer of one request, one kv head at a time, and yield what it rests on.
 
@@ -70,6 +78,7 @@ def row_pieces(
                 0.0 if bias is None else bias[heads[:, None], queries[:, None], live],
                 State(state.out[queries, heads], state.lse[queries, heads][:, None]),
                 heads,
+                PLAIN if cache is None else cache.at(live, kv_head),
             )
             known = finite[live]
             unknown = np.zeros_like(rows.out, np.bool_) if known.all() else rows.inside @ ~known
@@ -94,6 +103,7 @@ def _rows(
     bias: Array | float,
     state: State,
     heads: Array,
+    cache: Decoding,
 ) -> Rows:
     """Gather the exact quantities of rows that share one kv head; `allowed` is over the whole context."""
     inside = allowed[:, allowed.any(axis=0)]
@@ -121,4 +131,5 @@ def _rows(
         head_dim=q.shape[1],
         scale=variant.scale,
         capped=variant.softcap is not None,
+        cache=cache,
     )

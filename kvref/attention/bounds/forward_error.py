@@ -18,6 +18,7 @@ import numpy as np
 
 from kvref.arrays import Array
 from kvref.attention.arithmetic import Arithmetic, Format, gamma
+from kvref.attention.bounds.decoding import PLAIN, Decoding
 
 #: Elements of the largest temporary, |v_j − out| over rows, positions and channels: 16 MiB of float64.
 CHUNK = 2**21
@@ -48,6 +49,7 @@ class Rows:
     head_dim: int
     scale: float
     capped: bool
+    cache: Decoding = PLAIN
 
     @property
     def inside(self) -> Array:
@@ -113,20 +115,20 @@ def out_bound(rows: Rows, facts: Arithmetic, inexact: Array | float = 0.0) -> Ar
     delta = logit_error(rows, facts)
     tilt = Tilt.of(rows, weight_error(rows, facts, delta), sink_error(rows, facts, delta))
     floor = least_sum(rows, tilt, delta)
-    tiny = flush_error(facts, tilt, floor)
+    tiny = flush_error(facts, tilt, floor, rows.cache.weight_unit)
+    decode = rows.cache.relative(facts)
 
-    mean_v, flushed_v = np.stack([tilt.weights, tiny]) @ np.abs(rows.v)
+    mean_v, flushed_v = np.stack([tilt.weights, tiny]) @ ((1 + decode) * np.abs(rows.v))
     moved, mean_spread = spread(np.stack([tilt.change, tilt.weights]), rows.v, rows.out, inexact)
 
     score = moved + tilt.sink_change * np.abs(rows.out)
     size = np.abs(rows.out) + score
     weight = u_p * np.maximum(mean_v, mean_spread + score + tilt.sink * size)
     running = g * (1 + u_p) * (mean_v + size)
-    products = (rows.count + n_sums) * sums.underflow / np.minimum(floor, 1.0)
-    flush = flushed_v + tiny.sum(axis=1, keepdims=True) * size + products
+    flush = flushed_v + tiny.sum(axis=1, keepdims=True) * size + too_small(rows, facts, tilt, floor)
     kept = remainder(g, u_p)
     part = part_error(rows, facts, (2 - kept) * mean_v)
-    total = score + (weight + running + flush + part) / kept
+    total = score + (weight + running + decode * (2 - kept) * mean_v + flush + part) / kept
     bound: Array = total + facts.format("output").rounded(np.abs(rows.out) + total)
     return bound
 
@@ -161,17 +163,19 @@ def logit_error(rows: Rows, facts: Arithmetic, products: int | None = None) -> A
     softcap, the bias, and the format of S.
     """
     u, sums = facts.roundoff, facts.format("accumulate")
-    dot, finish = (
-        gamma(rows.head_dim if products is None else products, sums.roundoff),
-        gamma(3, u),
-    )  # scale rounded, applied, base changed
+    dot = gamma(rows.head_dim if products is None else products, sums.roundoff)
+    finish = gamma(3, u)  # scale rounded, applied, base changed
+    decode = rows.cache.relative(facts)
     relative = dot + finish + dot * finish
-    error = relative * rows.size + (rows.head_dim * max(1.0, abs(rows.scale)) + 1) * sums.underflow
+    relative = relative + decode * (1 + relative)
+    rescaled = np.maximum(1.0, abs(rows.scale) * rows.cache.key_unit)
+    error = relative * rows.size + (rows.head_dim * rescaled + 1) * sums.underflow
+    error = error + rows.cache.underflow * abs(rows.scale) * rows.query_size
     error = np.where(rows.size > sums.largest, np.inf, error)
     for name, other_size in (("query", rows.key_size), ("key", rows.query_size)):
         if getattr(facts, name) is not None:
             again = facts.format(name)
-            lost = again.underflow * max(1.0, abs(rows.scale)) * other_size
+            lost = again.underflow * rescaled * other_size
             error = error + again.roundoff * (rows.size + error) + (1 + relative) * lost
     steps = (facts.tanh_error + 4 if rows.capped else 1) * u
     error = error + steps * (rows.magnitude + rows.bias_size + error) + 3 * u * rows.bias_size
@@ -218,15 +222,24 @@ def least_sum(rows: Rows, tilt: Tilt, delta: Array) -> Array:
     return total
 
 
-def flush_error(facts: Arithmetic, tilt: Tilt, floor: Array) -> Array:
+def flush_error(facts: Arithmetic, tilt: Tilt, floor: Array, unit: Array | float = 1.0) -> Array:
     """Bound what each weight loses to underflow, `[R, N]`: no more than the weight itself.
 
-    The exponential may flush to zero, and P may be rounded among subnormal numbers. A weight that has not
-    been divided by the sum of weights yet is measured against `floor`, the least that sum can be.
+    The exponential may flush to zero, and P may be rounded among subnormal numbers, multiplied by at least
+    `unit` before. A weight that has not been divided by the sum of weights yet is measured against `floor`,
+    the least that sum can be.
     """
-    p = facts.format("probabilities").underflow
-    working = Format.of(facts.working).underflow
+    p = facts.format("probabilities").underflow / unit
+    working = Format.of(facts.working).underflow / unit
     lost: Array = np.minimum(tilt.weights, working / floor + (p if facts.normalized else p / floor))
+    return lost
+
+
+def too_small(rows: Rows, facts: Arithmetic, tilt: Tilt, floor: Array) -> Array:
+    """Bound what products and sums of values lose among subnormal numbers, `[R, 1]`."""
+    count, unit = rows.count + sum_length(rows, facts), rows.cache.value_unit.max(initial=1.0)
+    decoded = rows.cache.underflow * tilt.weights.sum(axis=1, keepdims=True)
+    lost: Array = count * facts.format("accumulate").underflow * unit / np.minimum(floor, 1.0) + decoded
     return lost
 
 
@@ -236,7 +249,9 @@ def part_error(rows: Rows, facts: Arithmetic, mean_v: Array) -> Array:
     `mean_v` is the largest the computed parts can be, weighted and added up.
     """
     merges, part = _merges(rows, facts), facts.format("partial")
-    error: Array = gamma(merges, part.roundoff) * mean_v + merges * part.underflow
+    error: Array = gamma(
+        merges, part.roundoff
+    ) * mean_v + merges * part.underflow * rows.cache.value_unit.max(initial=1.0)
     return error
 
 

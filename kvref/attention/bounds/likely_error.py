@@ -29,6 +29,7 @@ from kvref.attention.bounds.forward_error import (
     sink_error,
     spread,
     sum_length,
+    too_small,
     weight_error,
 )
 
@@ -58,9 +59,10 @@ def likely_out_bound(rows: Rows, facts: Arithmetic, inexact: Array | float = 0.0
     most = np.minimum(LAMBDA * alone, weight_error(rows, facts, delta))
     tilt = Tilt.of(rows, shared + most, sink_error(rows, facts, delta))
     floor = least_sum(rows, tilt, delta)
-    tiny = flush_error(facts, tilt, floor)
+    tiny = flush_error(facts, tilt, floor, rows.cache.weight_unit)
+    decode = rows.cache.relative(facts)
 
-    mean_v, flushed_v = np.stack([tilt.weights, tiny]) @ np.abs(rows.v)
+    mean_v, flushed_v = np.stack([tilt.weights, tiny]) @ ((1 + decode) * np.abs(rows.v))
     second = np.expm1(most) - most
     drift = tilt.weights * (np.expm1(shared) + second)
     moved = spread(drift[None], rows.v, rows.out, inexact)[0]
@@ -72,11 +74,10 @@ def likely_out_bound(rows: Rows, facts: Arithmetic, inexact: Array | float = 0.0
     size = np.abs(rows.out) + score
     weight = LAMBDA * u_p * (np.maximum(walk_v, walk_p + score) + tilt.sink * size)
     running = g * (1 + u_p) * (mean_v + size)
-    products = (rows.count + n_sums) * facts.format("accumulate").underflow / np.minimum(floor, 1.0)
-    flush = flushed_v + tiny.sum(axis=1, keepdims=True) * size + products
+    flush = flushed_v + tiny.sum(axis=1, keepdims=True) * size + too_small(rows, facts, tilt, floor)
     kept = remainder(g, u_p)
     part = part_error(rows, facts, (2 - kept) * mean_v)
-    total = score + (weight + running + flush + part) / kept
+    total = score + (weight + running + decode * (2 - kept) * mean_v + flush + part) / kept
     bound = total + facts.format("output").rounded(np.abs(rows.out) + total)
     likely: Array = np.fmin(bound, worst)
     return likely
