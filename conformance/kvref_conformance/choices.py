@@ -73,6 +73,10 @@ _HAZARDS: dict[str, dict[str, str]] = {
         "quiet": "a NaN of E5M2 has a code of its own, so equal inputs have unequal bytes by writer",
         "largest": "a NaN is stored as an ordinary number, and what produced it is never found",
     },
+    "fp8_zero": {
+        "negative_only": "−0 loses its sign and a tiny negative keeps it: bytes differ by writer at zeros",
+        "dropped": "no code is ever −0: bytes differ by writer wherever a negative number vanishes",
+    },
     "e2m1_nan": {
         "zero": "a NaN is stored as 0 where others store 6, so equal inputs have unequal bytes by writer",
         "negative_zero": "a NaN is stored as −0 where others store 6, so the bytes differ by writer",
