@@ -145,19 +145,24 @@ def _signed(code: int, negative: bool, kind: FloatElement, path: Path, *, nonzer
     """Add the sign; of zero only where the element has two of them and the path keeps it."""
     if code == 0 and kind.special == "fnuz":
         return 0
-    if code == 0 and kind.name == "e2m1" and not _keeps_sign(path, nonzero):
-        return 0
+    if code == 0:
+        negative = _zero_is_negative(kind, path, negative, nonzero=nonzero)
     return code | (negative << (kind.bits - 1))
 
 
-def _keeps_sign(path: Path, nonzero: bool) -> bool:
-    return path.e2m1_zero == "kept" or (path.e2m1_zero == "negative_only" and nonzero)
+def _zero_is_negative(kind: FloatElement, path: Path, negative: bool, *, nonzero: bool) -> bool:
+    """Say which zero is stored for a zero that was given, or for a number that was rounded to it."""
+    answer = path.e2m1_zero if kind.name == "e2m1" else path.fp8_zero
+    if answer == "negative" and not nonzero:
+        return True
+    return negative and (answer == "kept" or (answer != "dropped" and nonzero))
 
 
 def _relevant(kind: FloatElement, path: Path) -> Path:
     """Return a path with everything canonical that a cast to this element never asks about."""
     small = ("e2m1_nan", "e2m1_ties", "e2m1_zero")
-    asked = small if kind.name == "e2m1" else ("e4m3_overflow", "e5m2_overflow", "fnuz_overflow", "fp8_nan")
+    large = ("e4m3_overflow", "e5m2_overflow", "fnuz_overflow", "fp8_nan", "fp8_zero")
+    asked = small if kind.name == "e2m1" else large
     return Path(**{name: getattr(path, name) for name in asked})
 
 
@@ -171,19 +176,21 @@ def _table(element: str, source: str, path: Path) -> Array:
         numbers = np.arange(2**16, dtype=np.uint16).view(dtype).astype(np.float64)
     magnitudes = _magnitudes(element)
     ties = (magnitudes[:-1] + magnitudes[1:]) / 2
-    size, negative = np.abs(numbers), np.signbit(numbers)
+    size, signed = np.abs(numbers), np.signbit(numbers)
     codes = np.searchsorted(ties, size, side="left")  # a tie falls to the lower code
     on_tie = ties[np.minimum(codes, len(ties) - 1)] == size
     up = codes % 2 == 1 if path.e2m1_ties == "even" else np.full(codes.shape, path.e2m1_ties == "away")
     codes = np.where(on_tie & up, codes + 1, codes)
     codes = np.where(codes > len(magnitudes) - 2, overflow_code(element, path), codes)
-    zero_sign = np.full(codes.shape, kind.special != "fnuz")
-    if kind.name == "e2m1":
-        zero_sign &= np.where(numbers != 0, _keeps_sign(path, True), _keeps_sign(path, False))
-    codes = codes | np.where(negative & ((codes != 0) | zero_sign), 1 << (kind.bits - 1), 0)
+    negative = signed.copy()
+    for nonzero in (False, True):
+        for sign in (False, True):
+            here = (codes == 0) & ((numbers != 0) == nonzero) & (signed == sign)
+            negative[here] = kind.special != "fnuz" and _zero_is_negative(kind, path, sign, nonzero=nonzero)
+    codes = codes | np.where(negative, 1 << (kind.bits - 1), 0)
     if not (element == "e2m1" and path.e2m1_nan == "refuse"):
         plus, minus = nan_codes(element, path)
-        codes = np.where(np.isnan(numbers), np.where(negative, minus, plus), codes)
+        codes = np.where(np.isnan(numbers), np.where(signed, minus, plus), codes)
     return codes.astype(np.uint8)
 
 

@@ -1,13 +1,14 @@
 """E8M0: a scale that is nothing but an exponent, and how a group of numbers comes to share one.
 
 A byte b stands for 2^(b − 127); 0xFF is NaN; there is no zero, no sign, and byte 0 is 2^−127, which float32
-holds as a subnormal number. A group's exponent follows from its largest magnitude by one of five rules:
+holds as a subnormal number. A group's exponent follows from its largest magnitude by one of these rules:
 
     floor     ⌊log2 amax⌋ − emax                the OCP rule; what lies past the largest element saturates
     ceil      ⌈log2 amax⌉ − emax
     even      floor, of amax rounded to the element's mantissa first (a half rounds up)
     rceil     ⌈log2(amax / largest)⌉            the smallest scale under which nothing saturates
     nearest   log2(amax / largest) rounded
+    even_one_bit   even, as if every element had one bit of mantissa
 
 where emax is the exponent of the element's largest number. Exponents are read from the bits: the logarithm of
 the number below a power of two rounds up to the power itself.
@@ -28,14 +29,19 @@ from kvref.formats.elements import FloatElement, decode, element_of, largest
 from kvref.formats.paths import CANONICAL, Path
 
 NAN = 0xFF
-#: The amax that stands in for a smaller one where the path says so.
-SMALLEST_AMAX = np.float32(1e-10)
+#: The amax / largest that stands in for a smaller one where the path says so.
+SMALLEST_RATIO = np.float32(1e-10)
 
 
 def shared_exponent(amax: Array, element: str, path: Path = CANONICAL) -> Array:
     """Return the E8M0 byte of groups from their largest magnitudes, float32 >= 0 or NaN, of any shape."""
-    size = np.maximum(amax, SMALLEST_AMAX) if path.mx_zero_group == "1e-10" else amax
-    rule = _by_logarithm if path.mx_exponent == "log2" and path.mx_scale != "even" else _by_bits
+    least = SMALLEST_RATIO * np.float32(largest(element))
+    size = np.maximum(amax, least) if path.mx_zero_group == "1e-10" else amax
+    rule = (
+        _by_logarithm
+        if path.mx_exponent == "log2" and path.mx_scale not in ("even", "even_one_bit")
+        else _by_bits
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         exponent = np.where(size == 0, -np.inf, rule(size, element, path.mx_scale))
     byte = np.clip(np.where(np.isnan(amax), 0, exponent), -127, 127) + 127
@@ -89,8 +95,9 @@ def _by_bits(amax: Array, element: str, rule: str) -> Array:
     kind = element_of(element)
     assert isinstance(kind, FloatElement)
     bits = amax.view(np.uint32)
-    if rule == "even":
-        bits = bits + np.uint32(1 << (22 - kind.mantissa_bits))  # half a step of the element's mantissa
+    if rule in ("even", "even_one_bit"):
+        kept = kind.mantissa_bits if rule == "even" else 1
+        bits = bits + np.uint32(1 << (22 - kept))  # half a step of that mantissa
     field = (bits >> np.uint32(23)).astype(np.int64) - 127
     if rule == "ceil":
         field = field + ((bits & np.uint32(0x7FFFFF)) != 0)

@@ -20,16 +20,17 @@ PATHS: dict[str, tuple[str, ...]] = {
     "e5m2_overflow": ("saturate", "inf"),
     "fnuz_overflow": ("saturate", "nan"),
     "fp8_nan": ("signed", "positive", "quiet", "largest"),
+    "fp8_zero": ("kept", "negative_only", "dropped"),
     "e2m1_nan": ("largest", "zero", "negative_zero", "signed_zero", "flipped_zero", "refuse"),
     "e2m1_ties": ("even", "away", "toward_zero"),
-    "e2m1_zero": ("kept", "negative_only", "dropped"),
+    "e2m1_zero": ("kept", "negative_only", "dropped", "negative"),
     "int_ties": ("even", "away", "up"),
     "int8_lowest": ("-128", "-127"),
     "scale_division": ("divide", "reciprocal", "input", "approximate"),
     "tensor_scale": ("amax", "unit", "amax_over_200", "amax_over_100"),
     "scale_floor": ("none", "1e-6", "1e-4", "smallest_normal"),
     "scale_power": ("exact", "up"),
-    "mx_scale": ("floor", "ceil", "even", "rceil", "nearest"),
+    "mx_scale": ("floor", "ceil", "even", "even_one_bit", "rceil", "nearest"),
     "mx_exponent": ("field", "log2"),
     "mx_zero_group": ("smallest", "1e-10"),
     "mx_inf_group": ("largest", "nan"),
@@ -37,7 +38,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     "nvfp4_operand": ("decode", "encode"),
     "nvfp4_global": ("amax/2688", "amax/448", "unit"),
     "nvfp4_division": ("divide", "reciprocal", "two_reciprocals", "encode", "approximate"),
-    "nvfp4_scale_floor": ("zero", "smallest_normal", "epsilon"),
+    "nvfp4_scale_floor": ("zero", "smallest_normal", "epsilon", "one"),
     "nvfp4_tiny_group": ("zero", "largest"),
     "nvfp4_largest": ("six", "four_over_six"),
     "constant_group": ("zero", "nan"),
@@ -64,6 +65,7 @@ class Path:
     e5m2_overflow: str = "saturate"
     fnuz_overflow: str = "saturate"
     fp8_nan: str = "signed"
+    fp8_zero: str = "kept"
     e2m1_nan: str = "largest"
     e2m1_ties: str = "even"
     e2m1_zero: str = "kept"
