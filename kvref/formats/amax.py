@@ -88,8 +88,7 @@ def divided(x: Array, scale: Array, dtype: np.dtype[Any], path: Path, ulps: int 
         if path.scale_division == "reciprocal":
             return np.asarray(x * (np.float32(1) / scale))
         if path.scale_division == "input":
-            divisor = narrow(scale, dtype).astype(np.float64)
-            return narrow(x.astype(np.float64) / divisor, dtype)
+            return narrow(x / scale, dtype)
         return moved(x / scale, ulps)
 
 
