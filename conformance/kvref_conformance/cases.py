@@ -23,6 +23,8 @@ Option = int | float | str | bool
 MORE_GROUPS = (2, 4, 5, 16)
 #: A context longer than this is of thousands of tokens.
 LONG = 4096
+#: Option of a case that takes consecutive tokens of an input made for it: the first of them.
+FIRST = "first"
 #: How many length patterns `length_patterns` returns.
 PATTERNS = 4
 
@@ -166,6 +168,9 @@ def prompt_cases(claims: Claims, verb: str, level: Level) -> list[Case]:
 
 def smaller(case: Case) -> Iterator[Case]:
     """Yield simpler cases to try when this one fails: fewer requests, shorter contexts, fewer heads."""
+    if FIRST in case.options:
+        yield from _fewer_tokens(case)
+        return
     for request in range(len(case.seq_lens)):
         if len(case.seq_lens) > 1:
             keep = [i for i in range(len(case.seq_lens)) if i != request]
@@ -186,6 +191,15 @@ def smaller(case: Case) -> Iterator[Case]:
     for group in (1, case.group - 1):
         if 1 <= group < case.group:
             yield replace(case, group=group)
+
+
+def _fewer_tokens(case: Case) -> Iterator[Case]:
+    """Take either half of the tokens, then all but one at either end; also halves of whole 32s."""
+    first, n = case.option(FIRST), case.seq_lens[0]
+    for count in dict.fromkeys((n // 2, n // 64 * 32, n - 1)):
+        if 0 < count < n:
+            yield replace(case, seq_lens=(count,))
+            yield replace(case, seq_lens=(count,)).with_options(**{FIRST: first + n - count})
 
 
 def _points(claims: Claims, level: Level) -> Iterator[tuple[int, str, int, int, int]]:

@@ -14,10 +14,11 @@ import numpy as np
 
 from kvref.arrays import Array, dtype_of
 from kvref_conformance.claims import ClaimError, Claims
-from kvref_conformance.contracts import VERBS, Answer, Call, Failed, OutputSpec, Scalar
+from kvref_conformance.contracts import FORMATTED, VERBS, Answer, Call, Failed, OutputSpec, Scalar
 from kvref_conformance.host import Host
 from kvref_conformance.host.messages import OPS, check_reply, read_call
 from kvref_conformance.host.wire import Message, ProtocolError, decode
+from kvref_conformance.probes.format_specimens import formatted_call
 
 Blame = Literal["ok", "harness", "implementation"]
 NO_VERB = "no_such_verb"
@@ -65,7 +66,12 @@ def smoke(host: Host) -> list[Step]:
 
 
 def smallest_call(verb: str, claims: Claims) -> Call:
-    """Return a call of a verb with one request of one token, one head, and nothing optional."""
+    """Return a call of a verb with one request of one token, one head, and nothing optional.
+
+    A call that names a format has as many tokens as its groups need.
+    """
+    if verb in FORMATTED:
+        return formatted_call(verb, claims)
     head_dim, block_size = claims.head_dims[0], claims.block_sizes[0]
     if verb == "mla_attention":
         head_dim = claims.latent_dims[0] + _ROPE_DIM

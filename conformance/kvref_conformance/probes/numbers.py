@@ -53,7 +53,7 @@ def near(points: Array, dtype: str) -> Array:
     order = np.where(sign, -size, size)
     around = (order[:, None] + np.array([-1, 0, 1])).reshape(-1)
     back = np.abs(around) | np.where(around < 0, np.int64(1) << (8 * kind.itemsize - 1), 0)
-    found = back.astype(np.dtype(f"u{kind.itemsize}")).view(kind)
+    found: Array = back.astype(np.dtype(f"u{kind.itemsize}")).view(kind)
     return found[np.isfinite(found.astype(np.float64))]
 
 
@@ -127,8 +127,3 @@ def every_half(dtype: str) -> Array:
     with np.errstate(invalid="ignore"):  # signalling NaN
         wide = found.astype(np.float64)
     return found[np.argsort(np.where(np.isfinite(wide), wide, np.inf), kind="stable")]
-
-
-def floats(chunk: int, count: int) -> Array:
-    """Return `count` consecutive float32 bit patterns, the chunk-th such piece of all 2^32."""
-    return np.arange(chunk * count, (chunk + 1) * count, dtype=np.uint32).view(np.float32)

@@ -16,6 +16,14 @@ from kvref_conformance.cases import Case, Level, lattice
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import ATTENDING, Call
 from kvref_conformance.probes.caches import CodedCache, layout_cases
+from kvref_conformance.probes.format_specimens import (
+    read_cases,
+    some_codes,
+    some_numbers,
+    written_cases,
+    wrong_bytes,
+    wrong_numbers,
+)
 from kvref_conformance.probes.imprints import imprint
 from kvref_conformance.probes.needles import hunt_near, needles
 from kvref_conformance.probes.records import present_mla, record_cases, record_needles
@@ -180,6 +188,18 @@ def _convert(case: Case, claims: Claims, turn: int) -> Specimen:
     return Specimen(cache.present(cache.seen_as(source), source, target), wrong)
 
 
+def _quantize(case: Case, claims: Claims, turn: int) -> Specimen:
+    path = claims.path()
+    writing = some_numbers(case, path)
+    return Specimen(writing.call(path), lambda trial, result: wrong_bytes(writing, path, result))
+
+
+def _dequantize(case: Case, claims: Claims, turn: int) -> Specimen:
+    path = claims.path()
+    reading = some_codes(case, path)
+    return Specimen(reading.call(path), lambda trial, result: wrong_numbers(reading, path, result))
+
+
 def wrong_attention(problem: Problem) -> Wrong:
     """Return the judge of answers to an attention problem."""
 
@@ -202,6 +222,8 @@ _BUILDERS: dict[str, Callable[[Case, Claims, int], Specimen]] = {
     "select_topk": _choose,
     "apply_rope": _rotate,
     "convert_layout": _convert,
+    "quantize_kv": _quantize,
+    "dequantize_kv": _dequantize,
 }
 
 _CASES: dict[str, Lattice] = {
@@ -210,4 +232,6 @@ _CASES: dict[str, Lattice] = {
     "select_topk": choosing_cases,
     "apply_rope": rotation_cases,
     "convert_layout": layout_cases,
+    "quantize_kv": written_cases,
+    "dequantize_kv": read_cases,
 }

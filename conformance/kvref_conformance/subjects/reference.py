@@ -15,8 +15,10 @@ from kvref.attention.mla import mla_attention
 from kvref.attention.paged import append_and_attend, paged_attention, write_kv
 from kvref.attention.rope import Yarn, apply_rope
 from kvref.attention.sparse import select_topk, sparse_attention
+from kvref.formats.format import Quantized
+from kvref.formats.scaled import decoded, quantize
 from kvref.storage.layouts import LAYOUTS, convert_layout
-from kvref_conformance.claims import FEATURES, Claims
+from kvref_conformance.claims import ALL_FORMATS, FEATURES, Claims
 
 
 class Reference:
@@ -31,6 +33,7 @@ class Reference:
         rope_styles=("half", "interleaved"),
         layouts=tuple(LAYOUTS),
         latent_dims=(512, 128),
+        formats=ALL_FORMATS,
     )
 
     def attention(self, q: Array, k: Array, v: Array, *, return_lse: bool = False, **rest: Any) -> Any:
@@ -124,6 +127,17 @@ class Reference:
     def convert_layout(self, cache: Array, *, source: str, target: str, x: int | None = None) -> Array:
         """Rearrange a cache."""
         return convert_layout(cache, source=source, target=target, x=x)
+
+    def quantize_kv(self, x: Array, *, format: str, **given: Array) -> tuple[Array, ...]:
+        """Turn numbers into codes and scales by the declared path."""
+        stored = quantize(x, format, path=self.claims.path(), **given)
+        made = [name for name in ("scales", "zeros", "global_scale") if name not in given]
+        parts = (stored.codes, *(getattr(stored, name) for name in made))
+        return tuple(part for part in parts if part is not None)
+
+    def dequantize_kv(self, codes: Array, *, format: str, dtype: str, **scales: Array) -> Array:
+        """Turn codes back into numbers by the declared path."""
+        return decoded(Quantized(codes, **scales), format, dtype=dtype, path=self.claims.path())
 
 
 def _rounded(state: State, q: Array, return_lse: bool) -> Any:

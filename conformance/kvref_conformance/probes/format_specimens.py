@@ -1,0 +1,79 @@
+"""Ordinary writings and readings: random numbers in any format, for rules that hold whatever is computed."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from kvref.arrays import Array
+from kvref.formats.format import Format
+from kvref.formats.paths import Path
+from kvref.formats.scaled import acceptable, unpacked
+from kvref_conformance.cases import Case
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import Call
+from kvref_conformance.formatted import SCALES, Reading, Writing, givens, outputs_of
+from kvref_conformance.probes.carriers import Geometry
+from kvref_conformance.probes.format_cases import format_case, format_cases, kind_of, places_of
+from kvref_conformance.probes.random import dyadic
+from kvref_conformance.trial import Result, bits
+
+#: Tokens of a specimen, and of the longest group along tokens.
+TOKENS, LONGEST = 5, 32
+#: A given scale far from 1, and no power of two.
+SCALE = 0.37
+
+
+def some_numbers(case: Case, path: Path) -> Writing:
+    """Return bell-shaped numbers, as many tokens as the case has or whole groups need."""
+    kind, tokens = kind_of(case), case.seq_lens[0] if case.seq_lens[0] > 1 else TOKENS
+    if Geometry.of(kind, path, case.num_kv_heads, case.head_dim).along_tokens:
+        tokens = -(-tokens // LONGEST) * LONGEST
+    x = dyadic(np.random.default_rng(case.seed + 307), (tokens, case.num_kv_heads, case.head_dim), case.dtype)
+    return Writing(kind.name, x, **givens(kind, scale=SCALE))
+
+
+def some_codes(case: Case, path: Path) -> Reading:
+    """Return what a writer stores of bell-shaped numbers."""
+    plain = replace(path, scale_layout="linear")
+    stored = some_numbers(case, plain).stored(plain)
+    return Reading(
+        case.option("format"),
+        unpacked(stored, kind_of(case), path=plain),
+        case.dtype,
+        **{name: getattr(stored, name) for name in SCALES},
+    )
+
+
+def _any(kind: Format) -> bool:
+    return True
+
+
+written_cases = format_cases(some_numbers, _any)
+read_cases = format_cases(some_codes, _any)
+
+
+def formatted_call(verb: str, claims: Claims) -> Call:
+    """Return a small call of a verb that names a format: the first that is claimed."""
+    path, name = claims.path(), claims.formats[0]
+    head_dim, heads = next(iter(places_of(name, claims)), (claims.head_dims[0], 1))
+    case = format_case(verb, name, claims.dtypes[0], heads, head_dim)
+    if verb == "quantize_kv":
+        return some_numbers(case, path).call(path)
+    return some_codes(case, path).call(path)
+
+
+def wrong_bytes(writing: Writing, path: Path, result: Result) -> Mapping[str, Array]:
+    """Say of each output which elements are not what a writer of the path stores."""
+    answers = acceptable(
+        writing.x, writing.kind, scales=writing.scales, global_scale=writing.global_scale, path=path
+    )
+    found = {name: np.asarray(x) for name, x in result.answer.outputs.items()}
+    wanted = [outputs_of(answer, writing.kind) for answer in answers]
+    return {name: np.all([bits(x) != bits(one[name]) for one in wanted], axis=0) for name, x in found.items()}
+
+
+def wrong_numbers(reading: Reading, path: Path, result: Result) -> Mapping[str, Array]:
+    """Say which numbers are not what a reader of the path gets."""
+    found = np.asarray(result.answer.outputs["out"])
+    return {"out": found != reading.numbers(path)}
