@@ -9,25 +9,26 @@ A record names the element of every field. Nothing else does: not its length (tw
 FNUZ and half the value.
 
 Realises: KV-FMT-072 record-bytes.
-For porters: `field_address` is the definition; `pack_record` and `unpack_record` move whole blocks.
-Source: FlashMLA's README and `tests/quant.py` (656 and 584 bytes); vLLM's and SGLang's code for the others;
-ggml's block structures. `deepseek_v4_mxfp4` (sglang#32741, #37136) and `deepseek_v4_int4` (sglang#38301) are
-open proposals: no release is known to write them, and the FP4 that DeepSeek-V4 names as native is its
-experts', not its cache's.
+For porters: `field_address` is the definition; `kvref.formats.blocks` moves whole blocks.
+Source: FlashMLA's README and `tests/quant.py` (656 and 584 bytes); vLLM 0.32.0 for the others. No release is
+known to write `deepseek_v4_mxfp4` (sglang#32741, #37136) or `deepseek_v4_int4` (sglang#38301), which are open
+proposals. Whether FP4 is a model's own format is a question of each record: of `deepseek_v41_nvfp4` a comment
+in vLLM's source says that the model's reference stores it too, for its compressed cache alone; for V4 none
+does, and the FP4 of its checkpoint is the experts'.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from kvref.arrays import Array, check_array, check_count
+from kvref.arrays import check_count
 from kvref.errors import FormatError
 from kvref.formats.elements import element_of
 
 #: What fields hold besides codes: numbers stored as they are, and bytes a writer sets to zero or never sets.
-NUMBERS = {
+NUMBERS: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -44,7 +45,7 @@ class Field:
     """An element of `kvref.formats.elements`, a dtype of `NUMBERS`, or one of `PADS`."""
     count: int
     columns: int = 1
-    """Element s lies at place (s mod columns) · count/columns + s div columns: in order, unless columns > 1."""
+    """Item s lies at place (s mod columns) · items/columns + s div columns: in order, unless columns > 1."""
 
     def __post_init__(self) -> None:
         if self.count * self.bits % 8 or self.count % self.columns:
@@ -57,7 +58,7 @@ class Field:
     def bits(self) -> int:
         """Width of an element."""
         if self.element in NUMBERS:
-            return 8 * NUMBERS[self.element].itemsize
+            return 8 * int(NUMBERS[self.element].itemsize)
         return 8 if self.element in PADS else element_of(self.element).bits
 
     @property
@@ -66,7 +67,7 @@ class Field:
         return self.count * self.bits // 8
 
     @property
-    def dtype(self) -> np.dtype[np.generic]:
+    def dtype(self) -> np.dtype[Any]:
         """The dtype of the field as an array: codes and pairs of codes are uint8."""
         return NUMBERS.get(self.element, np.dtype(np.uint8))
 
@@ -97,11 +98,6 @@ class Record:
     def bytes(self) -> int:
         """Bytes of a token, without its share of what rounds a block up."""
         return sum(field.bytes for field in self.fields)
-
-
-def _latent(name: str, codes: Field, scales: Field, **more: bool | int) -> Record:
-    """Return a record of codes and scales in tails, rounded up: the family of DeepSeek-V4."""
-    return Record(name=name, rows=(codes,), tails=(scales,), **more)  # type: ignore[arg-type]
 
 
 _ROPE = Field("rope", "bfloat16", 64)
@@ -167,3 +163,74 @@ RECORDS: dict[str, Record] = {
         ),
     )
 }
+
+#: ggml's blocks: a row of head_dim elements is one after the other of these, scales and codes in each.
+GGML_BLOCKS: dict[str, Record] = {
+    record.name: record
+    for record in (
+        Record(name="ggml_q8_0", rows=(Field("scales", "float16", 1), Field("codes", "int8", 32))),
+        Record(name="ggml_q4_0", rows=(Field("scales", "float16", 1), Field("codes", "uint4", 32))),
+        Record(name="ggml_mxfp4", rows=(Field("scales", "e8m0", 1), Field("codes", "e2m1", 32))),
+        Record(name="ggml_nvfp4", rows=(Field("scales", "e4m3fn", 4), Field("codes", "e2m1", 64))),
+    )
+}
+
+
+def record_of(name: str) -> Record:
+    """Return the record of a name.
+
+    Raises: FormatError if there is none.
+    """
+    found = RECORDS.get(name) or GGML_BLOCKS.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise FormatError(
+            f"record = {name!r}, expected one of {', '.join([*RECORDS, *GGML_BLOCKS])} (KV-FMT-072)"
+        )
+    return found
+
+
+def as_fnuz(record: Record) -> Record:
+    """Return the record as hardware writes it whose 8-bit floats are FNUZ: the same bytes, other elements.
+
+    Raises: FormatError if it has no element that would change.
+    """
+    if not any(field.element == "e4m3fn" for field in record.fields):
+        raise FormatError(f"record {record.name} has no field of e4m3fn, expected one that FNUZ would change")
+
+    def changed(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+        return tuple(replace(f, element="e4m3fnuz") if f.element == "e4m3fn" else f for f in fields)
+
+    return replace(record, name=f"{record.name}_fnuz", rows=changed(record.rows), tails=changed(record.tails))
+
+
+def block_bytes(record: Record, block_size: int) -> int:
+    """Return the bytes of a block of so many tokens, what rounds it up included."""
+    whole = check_count("block_size", block_size) * record.bytes
+    return -(-whole // record.multiple) * record.multiple
+
+
+def field_address(record: Record, block_size: int, field: str, *, slot: int, item: int) -> int:
+    """Return how many bytes from the start of its block an item of a token's field begins.
+
+    Raises: FormatError if the record has no such field, or the block no such slot, or the field no such item.
+    """
+    for region in (record.rows, record.tails):
+        start = 0 if region is record.rows else block_size * sum(f.bytes for f in record.rows)
+        within = 0
+        for found in region:
+            if found.name == field:
+                _check_place(record, block_size, found, slot, item)
+                tall = found.items // found.columns
+                place = item % found.columns * tall + item // found.columns
+                width = sum(f.bytes for f in region)
+                return start + slot * width + within + place * found.dtype.itemsize
+            within += found.bytes
+    raise FormatError(f"field = {field!r}, expected one of {', '.join(f.name for f in record.fields)}")
+
+
+def _check_place(record: Record, block_size: int, field: Field, slot: int, item: int) -> None:
+    if not (0 <= slot < block_size and 0 <= item < field.items):
+        raise FormatError(
+            f"slot = {slot}, item = {item}, expected below {block_size} and {field.items} in {field.name} of "
+            f"{record.name} (KV-FMT-072 record-bytes)"
+        )
