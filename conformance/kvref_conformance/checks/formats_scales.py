@@ -70,8 +70,9 @@ def range_is_that_of_the_quotient(trial: Trial) -> None:
 @check("KV-FMT-025", verbs=WRITE, cases=format_cases(scalings.spread_maxima, is_derived))
 def scales_follow_the_declared_rule(trial: Trial) -> None:
     """Maxima from the smallest to the largest of the dtype, around every floor."""
-    for made in scalings.token_by_token(writing_of(scalings.spread_maxima, trial)):
-        expect_written(trial, made)
+    made = writing_of(scalings.spread_maxima, trial)
+    for one in scalings.token_by_token(made, trial.claims.path()):
+        expect_written(trial, one)
 
 
 @check("KV-FMT-026", verbs=WRITE, cases=format_cases(scalings.zero_groups, is_derived))

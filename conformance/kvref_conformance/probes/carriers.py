@@ -93,7 +93,7 @@ def carried(numbers: Array, kind: Format, path: Path, heads: int, head_dim: int)
         return np.zeros((0, heads, head_dim), numbers.dtype)
     groups = with_anchors(in_groups(fitting, geometry.size - len(fixed)), fixed)
     if kind.global_scale in ("tensor", "token_head"):
-        groups = _under_global(groups, kind, geometry)
+        groups = under_global(groups, kind, geometry)
     return geometry.arrange(groups)
 
 
@@ -124,9 +124,9 @@ def in_groups(numbers: Array, size: int) -> Array:
     return numbers[np.arange(count) % len(numbers)].reshape(-1, size)
 
 
-def _under_global(groups: Array, kind: Format, geometry: Geometry) -> Array:
-    """Put a group before the others, of every row where rows have a scale, that makes the global scale 1."""
-    top = cast(np.array([WHOLE] + [0.0] * (geometry.size - 1)), "float32").astype(groups.dtype)
+def under_global(groups: Array, kind: Format, geometry: Geometry, whole: float = WHOLE) -> Array:
+    """Put a group before the others, of every row where rows have a scale, that makes the global scale."""
+    top = cast(np.array([whole] + [0.0] * (geometry.size - 1)), "float32").astype(groups.dtype)
     if kind.global_scale == "tensor":
         return np.concatenate([top[None], groups])
     each = geometry.head_dim // geometry.size - 1

@@ -45,10 +45,11 @@ def overflow_edge(element: str) -> float:
 
 
 def near(points: Array, dtype: str) -> Array:
-    """Return the numbers of a dtype at these points and next to them on both sides."""
+    """Return the finite numbers of a dtype at these points and next to them on both sides."""
     kind = dtype_of(dtype)
     signed = np.dtype(f"i{kind.itemsize}")
-    codes = cast(np.asarray(points, np.float64), dtype).view(signed).astype(np.int64)
+    with np.errstate(over="ignore"):
+        codes = cast(np.asarray(points, np.float64), dtype).view(signed).astype(np.int64)
     sign, size = codes < 0, codes & np.iinfo(signed).max
     order = np.where(sign, -size, size)
     around = (order[:, None] + np.array([-1, 0, 1])).reshape(-1)

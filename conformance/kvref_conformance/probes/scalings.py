@@ -166,9 +166,11 @@ def zero_groups(case: Case, path: Path) -> Writing:
     return Writing(kind.name, np.zeros_like(x) if kind.group == "tensor" else x, **givens(kind))
 
 
-def token_by_token(made: Writing) -> Iterator[Writing]:
-    """Yield the writing whole, or each token alone where a scale is of the tensor."""
-    if made.kind.group != "tensor":
+def token_by_token(made: Writing, path: Path) -> Iterator[Writing]:
+    """Yield the writing whole, or each token alone where a scale is the tensor's and groups lie in tokens."""
+    kind = made.kind
+    along = Geometry.of(kind, path, *made.x.shape[1:]).along_tokens
+    if along or "tensor" not in (kind.group, kind.global_scale):
         yield made
         return
     for token in range(made.tokens):

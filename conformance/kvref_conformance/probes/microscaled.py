@@ -1,0 +1,154 @@
+"""Groups under a shared exponent: maxima at which its rules part, special numbers, heads that groups cut."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+
+from kvref.arrays import Array, dtype_of
+from kvref.formats.elements import largest
+from kvref.formats.format import FORMATS, Format
+from kvref.formats.paths import Path
+from kvref_conformance.cases import Case, Level
+from kvref_conformance.claims import ALL_DTYPES, Claims
+from kvref_conformance.formatted import Reading, Writing, givens
+from kvref_conformance.probes import codes, numbers
+from kvref_conformance.probes.carriers import Geometry, anchors, filled, in_groups, with_anchors
+from kvref_conformance.probes.format_cases import HEADS, format_case, kind_of, with_tokens
+from kvref_conformance.problems import cast
+
+#: Fractions of a binade at which one of the rules goes over to the next exponent, for one of the elements.
+FRACTIONS = (1.0, 1.25, 1.5, 1.625, 1.75, 1.875, 1.9375)
+#: Scale bytes at both ends, and some between; NaN is a case of its own.
+END_BYTES = (0x00, 0x01, 0x02, 0x16, 0x40, 0x7F, 0xA0, 0xFD, 0xFE)
+#: By this path groups run over heads; it says what an answer that is not due would look like.
+FLATTENED = Path(mx_span="flattened")
+
+
+def is_mx(kind: Format) -> bool:
+    """Say whether groups share an exponent."""
+    return kind.family == "mx"
+
+
+def maxima(case: Case, path: Path) -> Writing:
+    """Return groups with maxima at and next to every place where a rule goes over, in many binades."""
+    kind = kind_of(case)
+    top, power = largest(kind.element), anchors(kind)[0]
+    near = [*(fraction * power for fraction in FRACTIONS), top, top * np.sqrt(0.5), top * np.sqrt(2.0)]
+    points = [*near, numbers.overflow_edge(kind.element), 2 * power]
+    found = [numbers.near(np.array(points) * 2.0**k, case.dtype) for k in range(-14, 3, 4)]
+    return _filling(case, path, _in_range(np.concatenate([*found, _extremes(case.dtype)]), case.dtype))
+
+
+def below_powers(case: Case, path: Path) -> Writing:
+    """Return groups whose maximum is the number below a power of two, for every power."""
+    limits = ml_dtypes.finfo(dtype_of(case.dtype))
+    powers = np.exp2(np.arange(float(limits.minexp) + 1, float(limits.maxexp)))
+    below = numbers.near(powers, case.dtype).reshape(-1, 3)[:, 0]
+    return _filling(case, path, below)
+
+
+def under_shared_scales(case: Case, path: Path) -> Writing:
+    """Return numbers of the element and ties between, in groups of many scales; some past the largest."""
+    kind, geometry = kind_of(case), _geometry(case, path)
+    power, top = anchors(kind)[0], largest(kind.element)
+    near = np.concatenate(
+        [numbers.near_ties(kind.element, case.dtype), numbers.near_subnormals(kind.element, case.dtype)]
+    ).astype(np.float64)
+    inside = with_anchors(in_groups(near[np.abs(near) <= power], geometry.size - 1), (power,))
+    past = numbers.both_signs(np.linspace(top, 2 * power, 41)[:-1])
+    beyond = in_groups(np.concatenate([past, near[np.abs(near) > power]]), geometry.size)
+    groups = np.concatenate([inside, beyond])
+    scales = np.exp2(-(np.arange(len(groups)) * 5.0 % 7))
+    return Writing(kind.name, geometry.arrange(cast(groups * scales[:, None], case.dtype)))
+
+
+def nothing(case: Case, path: Path) -> Writing:
+    """Return groups of zeros, and of numbers too small for most scales, between others."""
+    tiny = [x for x in (1e-12, 3e-11, 9e-11, 2e-10, 1e-8) if case.dtype != "float16"] or [6e-8]
+    maximum = np.resize([0.0, 1.0, *tiny, 0.0, 0.0, 77.0], 24)
+    return _filling(case, path, cast(maximum, case.dtype))
+
+
+def with_nan(case: Case, path: Path) -> Writing:
+    """Return groups that hold a NaN, in each place of a group, some an infinity as well, between others."""
+    return _with_one(case, path, (np.nan, -np.nan), also=np.inf)
+
+
+def with_infinity(case: Case, path: Path) -> Writing:
+    """Return groups that hold an infinity, in each place of a group, between others."""
+    return _with_one(case, path, (np.inf, -np.inf))
+
+
+def end_scales(case: Case, path: Path) -> Reading:
+    """Return every code under scale bytes at both ends of their range."""
+    return _under(case, path, END_BYTES)
+
+
+def nan_scales(case: Case, path: Path) -> Reading:
+    """Return codes of which some groups have a scale of NaN, and their neighbours have none."""
+    return _under(case, path, (0x7F, 0xFF, 0x80, 0x7E, 0xFF, 0xFF, 0x81))
+
+
+def split_heads(case: Case, path: Path) -> Writing:
+    """Return heads of very different magnitude."""
+    rng = np.random.default_rng(case.seed + 233)
+    x = rng.integers(-31, 32, (6, case.num_kv_heads, case.head_dim)) / 8.0
+    x[..., 0] = 4.0
+    x *= np.exp2(-4.0 * np.arange(case.num_kv_heads))[:, None]
+    return Writing(case.option("format"), cast(x, case.dtype))
+
+
+def split_cases(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Return widths that groups do not divide, where the claims have one: to be refused, or flattened."""
+    path, found = claims.path(), []
+    dtypes = [dtype for dtype in claims.dtypes if dtype in ALL_DTYPES]
+    for i, name in enumerate(claims.formats):
+        kind = FORMATS[name]
+        if not is_mx(kind) or path.scale_axis == "tokens":
+            continue
+        places = [(d, n) for d in claims.head_dims for n in HEADS if d % kind.size and n * d % kind.size == 0]
+        for head_dim, heads in places[:1]:
+            for dtype in dtypes[:1] if level == "quick" else dtypes:
+                found.append(with_tokens(format_case(verb, name, dtype, heads, head_dim, seed=i), 6))
+    return found
+
+
+def _geometry(case: Case, path: Path) -> Geometry:
+    return Geometry.of(kind_of(case), path, case.num_kv_heads, case.head_dim)
+
+
+def _filling(case: Case, path: Path, maximum: Array) -> Writing:
+    kind, geometry = kind_of(case), _geometry(case, path)
+    groups = filled(maximum.astype(np.float64), geometry.size, case.dtype, case.seed)
+    return Writing(kind.name, geometry.arrange(groups), **givens(kind))
+
+
+def _with_one(case: Case, path: Path, special: tuple[float, ...], also: float | None = None) -> Writing:
+    """Return groups of which every second one has a special number, each in another place."""
+    kind, geometry = kind_of(case), _geometry(case, path)
+    groups = filled(np.full(4 * geometry.size, 3.0), geometry.size, case.dtype, case.seed)
+    for i in range(0, len(groups), 2):
+        groups[i, i // 2 % geometry.size] = special[i // 2 % len(special)]
+        if also is not None and i % 6 == 0:
+            groups[i, (i // 2 + 5) % geometry.size] = also
+    return Writing(kind.name, geometry.arrange(groups), **givens(kind))
+
+
+def _under(case: Case, path: Path, scale_bytes: tuple[int, ...]) -> Reading:
+    """Return every code under each of some scale bytes."""
+    every = codes.every_code(case, path)
+    count = -(-len(scale_bytes) * 256 // (case.num_kv_heads * case.head_dim))
+    reading = codes.with_codes(codes.template(case, path, max(count, every.tokens)), every.codes)
+    scales = np.asarray(reading.scales)
+    return replace(reading, scales=np.resize(np.array(scale_bytes, np.uint8), scales.shape))
+
+
+def _extremes(dtype: str) -> Array:
+    limits = ml_dtypes.finfo(dtype_of(dtype))
+    least = [limits.smallest_subnormal, limits.smallest_normal, limits.max]
+    return np.array([float(x) for x in least]).astype(dtype_of(dtype))
+
+
+def _in_range(found: Array, dtype: str) -> Array:
+    return found[np.isfinite(found.astype(np.float64)) & (found.astype(np.float64) > 0)]
