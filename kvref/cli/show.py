@@ -1,6 +1,7 @@
 """`kvref show`: figures of the KV cache, computed when asked from the reference's own parts."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -14,15 +15,23 @@ TOY_SCORES = (0.8, -0.41, 0.55)
 TOY_VALUES = ((1.0, 0.0), (0.0, 1.0), (0.5, 0.5))
 TOY_TOKENS = 1000
 
+#: What the footprints are of: one layer, its heads, a request's context, and a block of a paged cache.
+FOOTPRINT_HEADS, FOOTPRINT_HEAD_DIM, FOOTPRINT_CONTEXT, FOOTPRINT_BLOCK = 8, 128, 32768, 64
+
 
 @click.command()
-@click.argument("figure", type=click.Choice(["toy-attention"]))
+@click.argument("figure", type=click.Choice(["toy-attention", "footprint"]))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @friendly
 def show(figure: str, as_json: bool) -> None:
-    """Show a figure: toy-attention (score, softmax, blend; and what a decoder without a cache computes)."""
-    data = toy_attention()
-    click.echo(json.dumps(data, indent=1) if as_json else _spelled(data))
+    """Show a figure.
+
+    toy-attention: score, softmax, blend; and what a decoder without a cache computes. footprint: the bytes of
+    every format of the cache, and of every record of latent attention.
+    """
+    compute, spell = FIGURES[figure]
+    data = compute()
+    click.echo(json.dumps(data, indent=1) if as_json else spell(data))
 
 
 def toy_attention() -> dict[str, Any]:
@@ -54,7 +63,66 @@ def toy_attention() -> dict[str, Any]:
     }
 
 
-def _spelled(data: dict[str, Any]) -> str:
+def footprint() -> dict[str, Any]:
+    """Compute what every format and record takes, with the reference: per value, per token, per step."""
+    from kvref.formats.footprints import bits_per_value, bytes_per_token, bytes_read_per_decode_step
+    from kvref.formats.footprints import footprint as ratio
+    from kvref.formats.format import FORMATS
+    from kvref.formats.records import PADS, RECORDS, block_bytes
+
+    heads = {"num_kv_heads": FOOTPRINT_HEADS, "head_dim": FOOTPRINT_HEAD_DIM}
+    formats = [
+        {
+            "name": name,
+            "bits_per_value": float(bits_per_value(name, FOOTPRINT_HEAD_DIM)),
+            "over_bf16": float(ratio(name, head_dim=FOOTPRINT_HEAD_DIM)),
+            "over_fp8": float(ratio(name, over="fp8_e4m3", head_dim=FOOTPRINT_HEAD_DIM)),
+            "bytes_per_token": bytes_per_token(name, **heads),
+            "bytes_read_per_step": bytes_read_per_decode_step(name, [FOOTPRINT_CONTEXT], **heads),
+        }
+        for name in ("bfloat16", *FORMATS)
+    ]
+    records = [
+        {
+            "name": record.name,
+            "fields": [f"{f.count} {'pad' if f.element in PADS else f.element}" for f in record.fields],
+            "bytes_per_token": record.bytes,
+            "bytes_per_block": block_bytes(record, FOOTPRINT_BLOCK),
+            "proposed": record.proposed,
+        }
+        for record in RECORDS.values()
+    ]
+    return {
+        **heads,
+        "context": FOOTPRINT_CONTEXT,
+        "block_size": FOOTPRINT_BLOCK,
+        "formats": formats,
+        "records": records,
+    }
+
+
+def _spelled_footprint(data: dict[str, Any]) -> str:
+    lines = [
+        f"one layer, {data['num_kv_heads']} kv heads of {data['head_dim']}, keys and values; "
+        f"one step decodes one token over {data['context']} tokens",
+        "",
+        "format                bits a value  of bf16   of fp8    bytes a token  MiB read a step",
+    ]
+    for row in data["formats"]:
+        lines.append(
+            f"{row['name']:<20}  {row['bits_per_value']:>12g}  {row['over_bf16']:<8g}  "
+            f"{row['over_fp8']:<8g}  {row['bytes_per_token']:>13}  {row['bytes_read_per_step'] / 2**20:>15g}"
+        )
+    lines += ["", f"record of one token   bytes  a block of {data['block_size']}  fields"]
+    for row in data["records"]:
+        fields = " · ".join(row["fields"]) + ("  (proposed)" if row["proposed"] else "")
+        lines.append(
+            f"{row['name']:<20}  {row['bytes_per_token']:>5}  {row['bytes_per_block']:>13}  {fields}"
+        )
+    return "\n".join(lines)
+
+
+def _spelled_toy(data: dict[str, Any]) -> str:
     lines = ["token    score   weight   value"]
     for at, (s, w, v) in enumerate(zip(data["scores"], data["weights"], data["values"], strict=True)):
         bar = "█" * round(40 * w)
@@ -66,3 +134,10 @@ def _spelled(data: dict[str, Any]) -> str:
         f"{data['ratio']} times the {data['computed_with_cache']} of a decoder that keeps one"
     )
     return "\n".join(lines)
+
+
+#: Figure -> what computes it, and what spells it out.
+FIGURES: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any]], str]]] = {
+    "toy-attention": (toy_attention, _spelled_toy),
+    "footprint": (footprint, _spelled_footprint),
+}

@@ -57,8 +57,8 @@ def bits_per_value(form: str | Format, head_dim: int) -> Fraction:
         size = next(field.count for field in block.rows if field.name == "codes")
         _check_fills(format, size, head_dim)
         return Fraction(8 * block.bytes, size)
-    if format.group == "channels":
-        _check_fills(format, format.size, head_dim)
+    if format.group == "channels" or format.packed:
+        _check_fills(format, format.size or 2, head_dim)
     sharing = {"given": 0, "tensor": 0, "token_head": head_dim}.get(format.group, format.size)
     stored = _scale_bits(format.scale_element) * (2 if format.zeros else 1)
     scales = Fraction(stored, sharing) if sharing else Fraction(0)
@@ -115,8 +115,7 @@ def bytes_per_page(
 ) -> int:
     """Return the bytes of a block of one layer, what rounds it up included.
 
-    Raises: FormatError if the block cuts a group of tokens, so that its bytes are no whole number; as
-    `bytes_per_token`.
+    Raises: FormatError if the block cuts a group of tokens; as `bytes_per_token`.
     """
     found = form_of(form)
     if isinstance(found, Format) and found.group == "tokens":
@@ -129,8 +128,7 @@ def bytes_per_page(
         block_size=block_size if isinstance(found, Record) else None,
     )
     whole = check_count("block_size", block_size) * Fraction(share)
-    if whole.denominator != 1:
-        raise FormatError(f"a block of {block_size} tokens has {whole} bytes, expected a whole number")
+    assert whole.denominator == 1  # groups and pairs are whole, so bytes are
     return int(whole)
 
 
@@ -162,7 +160,9 @@ def _scale_bits(element: str) -> int:
 
 def _check_fills(format: Format, size: int, extent: int, axis: str = "head_dim") -> None:
     if extent % size:
-        raise FormatError(f"{axis} = {extent}, expected a multiple of {size}, the group of {format.name}")
+        raise FormatError(
+            f"{axis} = {extent}, expected a multiple of {size}, the group of {format.name} (KV-FMT-072)"
+        )
 
 
 def _whole(x: Fraction) -> int | Fraction:

@@ -7,6 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kvref.cli import main
+from kvref.formats.format import FORMATS
+from kvref.formats.records import RECORDS
 from kvref_conformance.museum import all_exhibits
 from kvref_conformance.requirements import load_requirements, spec_version
 
@@ -69,6 +71,28 @@ def test_show_toy_attention_is_the_founding_example() -> None:
     shown = kvref("show", "toy-attention").output
     assert "500.5 times" in shown
     assert "0.4815" in shown
+
+
+def test_show_footprint_has_the_known_ratios() -> None:
+    """FP8 half of bfloat16, NVFP4 9/16 and MXFP4 17/32 of FP8; every format and record is listed."""
+    golden = json.loads((Path(__file__).parents[1] / "data" / "golden_formats.json").read_text())
+    data = json.loads(kvref("show", "footprint", "--json").stdout)
+    rows = {row["name"]: row for row in data["formats"]}
+    assert rows.keys() == {"bfloat16", *FORMATS}
+    assert rows["fp8_e4m3"]["over_bf16"] == golden["fp8_over_bf16"]
+    assert rows["nvfp4"]["over_fp8"] == golden["nvfp4_over_fp8"]
+    assert rows["mxfp4"]["over_fp8"] == golden["mxfp4_over_fp8"]
+    assert rows["nvfp4"]["bytes_per_token"] == 2 * 8 * 72
+    assert rows["nvfp4"]["bytes_read_per_step"] == 2 * 8 * 72 * data["context"]
+    records = {row["name"]: row for row in data["records"]}
+    assert records.keys() == RECORDS.keys()
+    assert (records["deepseek_v4"]["bytes_per_token"], records["deepseek_v4"]["bytes_per_block"]) == (
+        584,
+        37440,
+    )
+    shown = kvref("show", "footprint").output
+    assert "0.53125" in shown
+    assert all(name in shown for name in [*FORMATS, *RECORDS])
 
 
 def test_smoke_says_the_harness_works() -> None:
