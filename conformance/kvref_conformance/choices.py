@@ -91,6 +91,7 @@ _HAZARDS: dict[str, dict[str, str]] = {
     "e2m1_zero": {
         "negative_only": "−0 loses its sign and a tiny negative keeps it: bytes differ by writer at zeros",
         "dropped": "no code is ever −0: bytes differ by writer wherever a negative number vanishes",
+        "negative": "a zero that was given is always stored as −0: bytes differ by writer at zeros",
     },
     "int_ties": {
         "away": "numbers halfway between two codes move away from zero: bytes differ by writer at ties",
@@ -120,6 +121,7 @@ _HAZARDS: dict[str, dict[str, str]] = {
     "mx_scale": {
         "ceil": "all groups but those whose maximum is a power of two have one bit less than by the OCP rule",
         "even": "groups with a maximum just below a power of two have twice the scale of the OCP rule",
+        "even_one_bit": "groups with a maximum from 1.75 times a power of two on have twice the OCP scale",
         "rceil": "groups with a maximum past the largest element have twice the scale of the OCP rule",
         "nearest": "a maximum up to √2 past the largest element saturates: more than by the OCP rule",
     },
@@ -151,6 +153,7 @@ _HAZARDS: dict[str, dict[str, str]] = {
     "nvfp4_scale_floor": {
         "smallest_normal": "groups below 2^-6 of what a global scale spans lose bits or vanish",
         "epsilon": "groups that are zero or nearly so have the scale 0.125, far from their own",
+        "one": "a group of zeros has the scale 1, and a tiny group one of 2^-9: the bytes differ by writer",
     },
     "nvfp4_tiny_group": {
         "largest": "codes of ±6 lie under a scale of zero: whoever replaces that scale reads large numbers",
