@@ -14,7 +14,7 @@ from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Call
 from kvref_conformance.formatted import SCALES, Reading, Writing, givens, outputs_of
 from kvref_conformance.probes.carriers import Geometry
-from kvref_conformance.probes.format_cases import format_case, format_cases, kind_of, places_of
+from kvref_conformance.probes.format_cases import format_case, format_cases, kind_of, places_of, with_tokens
 from kvref_conformance.probes.random import dyadic
 from kvref_conformance.trial import Result, bits
 
@@ -31,6 +31,11 @@ def some_numbers(case: Case, path: Path) -> Writing:
         tokens = -(-tokens // LONGEST) * LONGEST
     x = dyadic(np.random.default_rng(case.seed + 307), (tokens, case.num_kv_heads, case.head_dim), case.dtype)
     return Writing(kind.name, x, **givens(kind, scale=SCALE))
+
+
+def many_numbers(case: Case, path: Path) -> Writing:
+    """Return bell-shaped numbers of 40 tokens, or of two groups along tokens."""
+    return some_numbers(with_tokens(case, 40), path)
 
 
 def some_codes(case: Case, path: Path) -> Reading:
