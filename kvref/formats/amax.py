@@ -98,7 +98,8 @@ def moved(x: Array, ulps: int) -> Array:
         return x
     bits = x.view(np.uint32).astype(np.int64)
     steps = np.where(np.isfinite(x) & (x != 0), ulps, 0)
-    return (bits + steps).astype(np.uint32).view(np.float32)
+    size = np.maximum((bits & 0x7FFFFFFF) + steps, 0)  # no step leads past zero
+    return (size | bits & 0x80000000).astype(np.uint32).view(np.float32)
 
 
 def over_channels(scales: Array, shape: tuple[int, ...], format: Format) -> Array:
