@@ -1,8 +1,8 @@
 """How the tests run: the same examples every time, and no silent skip where a subject must be there.
 
-`KVREF_REQUIRE_SUBJECTS=1` says that torch, onnx, onnxruntime and jax are installed: a test that skips
-because one of them is missing then fails the run. `KVREF_HYPOTHESIS=explore` draws new examples instead of
-fixed ones.
+`KVREF_REQUIRE_SUBJECTS=1` says that torch, onnx, onnxruntime, jax and the libraries of formats are installed:
+a test that skips because one of them is missing then fails the run. `KVREF_HYPOTHESIS=explore` draws new
+examples instead of fixed ones.
 """
 
 import os
@@ -23,7 +23,7 @@ settings.register_profile(
 settings.register_profile("explore", deadline=None, max_examples=500, print_blob=True)
 settings.load_profile(os.environ.get("KVREF_HYPOTHESIS", "fixed"))
 
-REQUIRED = ("torch", "onnx", "onnxruntime", "jax")
+REQUIRED = ("torch", "onnx", "onnxruntime", "jax", "torchao", "compressed_tensors", "gfloat", "xllamacpp")
 _MISSING = re.compile(rf"\b({'|'.join(REQUIRED)}) is not installed|No module named '({'|'.join(REQUIRED)})'")
 
 

@@ -37,20 +37,45 @@ LIBRARIES = {
     "vllm_cpu": ("vllm",),
     "vllm_mla": ("vllm",),
 }
+#: The same for those that write and read formats.
+OF_FORMATS = {
+    "ml_dtypes_casts": ("ml_dtypes",),
+    "torch_casts": ("torch",),
+    "jax_casts": ("jax",),
+    "onnx_quantize": ("onnx",),
+    "onnxruntime_quantize": ("onnxruntime", "onnx"),
+    "onnxruntime_unsaturated": ("onnxruntime", "onnx"),
+    "onnxruntime_int8": ("onnxruntime", "onnx"),
+    "gfloat": ("gfloat",),
+    "torchao_mx": ("torchao", "torch"),
+    "torchao_mx_ceil": ("torchao", "torch"),
+    "torchao_mx_even": ("torchao", "torch"),
+    "torchao_mx_rceil": ("torchao", "torch"),
+    "torchao_nvfp4": ("torchao", "torch"),
+    "torchao_nvfp4_tiled": ("torchao", "torch"),
+    "compressed_tensors_mx": ("compressed_tensors", "torch"),
+    "compressed_tensors_nvfp4": ("compressed_tensors", "torch"),
+    "modelopt_mxfp4": ("modelopt", "torch"),
+    "modelopt_nvfp4": ("modelopt", "torch"),
+    "ggml": ("xllamacpp",),
+    "ggml_vector": ("xllamacpp",),
+    "vllm_cpu_fp8": ("vllm", "torch"),
+}
+ALL = LIBRARIES | OF_FORMATS
 #: What an adapter may import beside its library: the record of claims, and the other adapters' packing.
 SHARED = (
-    *("collections", "functools", "itertools", "typing", "numpy"),
+    *("collections", "ctypes", "functools", "importlib", "itertools", "typing", "numpy", "ml_dtypes"),
     *("kvref.attention.arithmetic", "kvref_conformance.claims", "kvref_conformance.subjects.onnx"),
 )
 
 
 def open_subject(name: str) -> Host:
     """Return a host of a subject, or skip where its library is missing."""
-    if LIBRARIES[name] == ("vllm",):
+    if ALL[name][0] == "vllm":
         if "KVREF_VLLM_PYTHON" not in os.environ:
             pytest.skip("KVREF_VLLM_PYTHON does not name an interpreter with vLLM")
         return Target(subject=name, python=os.environ["KVREF_VLLM_PYTHON"]).open()
-    for library in LIBRARIES[name]:
+    for library in ALL[name]:
         if importlib.util.find_spec(library) is None:
             pytest.skip(f"{library} is not installed; the subject is {library}'s own kernel")
     return Target(subject=name).open()
@@ -110,25 +135,25 @@ def test_answers_lie_within_the_declared_bound(host: Host) -> None:
                 assert not exceeds(seen, expected.lse, expected.lse_bound).any(), (case, problem.variant)
 
 
-@pytest.mark.parametrize("name", sorted(LIBRARIES))
+@pytest.mark.parametrize("name", sorted(set(ALL) - {"ml_dtypes_casts"}))  # kvref itself needs it
 def test_missing_library_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the library is missing, the import says which, and what to install."""
     module = BUILT_IN[name].partition(":")[0]
-    monkeypatch.setitem(sys.modules, LIBRARIES[name][0], None)
+    monkeypatch.setitem(sys.modules, ALL[name][0], None)
     monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.delitem(sys.modules, "kvref_conformance.subjects.onnx_models", raising=False)
     with pytest.raises(ImportError, match=r"needs .*: pip install"):
         importlib.import_module(module)
 
 
-@pytest.mark.parametrize("name", sorted(LIBRARIES))
+@pytest.mark.parametrize("name", sorted(ALL))
 def test_imports_its_own_library_and_no_more(name: str) -> None:
     """An adapter runs where NumPy, ml_dtypes and its library are installed, and leans on nothing of ours."""
     module = BUILT_IN[name].partition(":")[0]
     tree = ast.parse((FOLDER / f"{module.rpartition('.')[2]}.py").read_text())
     imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     imported += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    allowed = (*SHARED, *LIBRARIES[name])
+    allowed = (*SHARED, *ALL[name])
     assert [x for x in imported if not x.startswith(allowed)] == []
 
 

@@ -19,7 +19,12 @@ ELEMENTS = {
     "bfloat16": TensorProto.BFLOAT16,
     "int64": TensorProto.INT64,
     "int32": TensorProto.INT32,
+    "int8": TensorProto.INT8,
     "bool": TensorProto.BOOL,
+    "float8_e4m3fn": TensorProto.FLOAT8E4M3FN,
+    "float8_e5m2": TensorProto.FLOAT8E5M2,
+    "float8_e4m3fnuz": TensorProto.FLOAT8E4M3FNUZ,
+    "float8_e5m2fnuz": TensorProto.FLOAT8E5M2FNUZ,
 }
 
 #: The opsets that hold Attention-24 and the com.microsoft operators, and a model format both runtimes read.
@@ -69,6 +74,22 @@ def attention_24(dtype: str, scale: float, causal: bool, softcap: float | None, 
         (("Y", dtype),),
         tuple(attributes),
     )
+
+
+def quantize_linear(dtype: str, element: str, per_head: bool, saturate: bool = True) -> Any:
+    """Return ai.onnx QuantizeLinear to an 8-bit element, with one scale or one a head [T, H, D]."""
+    attributes: list[tuple[str, Any]] = [("output_dtype", ELEMENTS[element])]
+    attributes += [("axis", 1)] if per_head else []
+    attributes += [] if saturate else [("saturate", 0)]
+    return one_node(
+        "QuantizeLinear", "", (("x", dtype), ("y_scale", dtype)), (("y", element),), tuple(attributes)
+    )
+
+
+def dequantize_linear(dtype: str, element: str, per_head: bool) -> Any:
+    """Return ai.onnx DequantizeLinear from an 8-bit element, with one scale or one a head [T, H, D]."""
+    attributes = (("axis", 1),) if per_head else ()
+    return one_node("DequantizeLinear", "", (("x", element), ("x_scale", dtype)), (("y", dtype),), attributes)
 
 
 def version() -> str:
