@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from kvref.arrays import Array
 from kvref.formats.elements import IntElement, element_of
 from kvref.formats.format import Format
 from kvref.formats.paths import Path
@@ -78,7 +79,23 @@ def zero_points(case: Case, path: Path) -> Writing:
     low = np.concatenate([low, -rng.uniform(0.0, 15.0, 24), rng.uniform(-2000.0, 2000.0, 24)])
     groups = low[:, None] + rng.integers(0, 16 * STEPS + 1, (len(low), geometry.size)) / 16.0
     groups[:, 0], groups[:, -1] = low, low + STEPS
-    return Writing(kind.name, geometry.arrange(cast(groups, case.dtype)))
+    made = cast(groups, case.dtype)
+    if is_int4(kind):
+        made = np.concatenate([made, _uneven(geometry.size, case)])
+    return Writing(kind.name, geometry.arrange(made))
+
+
+def _uneven(size: int, case: Case) -> Array:
+    """Return groups of uneven ranges around zero, their numbers near ties of codes of four bits."""
+    rng = np.random.default_rng(case.seed + 293)
+    low, high = (cast(rng.uniform(0.3, 9.0, (300, 1)), case.dtype).astype(np.float64) for _ in range(2))
+    step = (low + high) / STEPS
+    zero = np.floor(low / step + 0.5)
+    ties = step * (rng.integers(0, STEPS, (300, size - 2)) + 0.5 - zero)
+    near = numbers.near(ties.reshape(-1), case.dtype).reshape(300, size - 2, 3)
+    turns = rng.integers(0, 3, (300, size - 2, 1))
+    inner = np.clip(np.take_along_axis(near, turns, axis=2)[..., 0].astype(np.float64), -low, high)
+    return cast(np.concatenate([-low, inner, high], axis=1), case.dtype)
 
 
 def marked_scales(case: Case, path: Path) -> Reading:
