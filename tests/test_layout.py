@@ -31,8 +31,8 @@ FLOORS = {
 REFERENCE_NEEDS = {"kvref", "numpy", "ml_dtypes"}
 #: Edges of the package: they may import the suite and what a command line needs, the suite lazily.
 EDGES = {"cli": {"click", "rich", "kvref_conformance"}, "testing": {"kvref_conformance"}}
-#: What the built-in subject shares with the reference: array checks and the record of its arithmetic.
-SHARED_WITH_TILED = {"kvref.arrays", "kvref.errors", "kvref.attention.arithmetic"}
+#: What the built-in subjects share with the reference: array checks and the record of their arithmetic.
+SHARED_WITH_BUILT_IN = {"kvref.arrays", "kvref.errors", "kvref.attention.arithmetic"}
 
 SOFT_LINES, HARD_LINES = 300, 400
 #: Modules between the soft and the hard limit, with the reason they are not two modules.
@@ -109,12 +109,16 @@ def test_reference_needs_numpy_alone(path: Path) -> None:
         assert found.lazy or top != "kvref_conformance", f"{name_of(path)}:{found.line} imports {top} eagerly"
 
 
-@pytest.mark.parametrize("path", modules(CONFORMANCE / "subjects" / "tiled"), ids=name_of)
+#: The built-in subjects, which exhibits change.
+OWN = [path for name in ("tiled", "bitwise") for path in modules(CONFORMANCE / "subjects" / name)]
+
+
+@pytest.mark.parametrize("path", OWN, ids=name_of)
 def test_built_in_subject_is_independent(path: Path) -> None:
     """Exhibits change the built-in subject; if it called the reference, a fault there would be in both."""
     for found in imports(path):
         if found.module.startswith("kvref."):
-            shared = any(found.module == m or found.module.startswith(m + ".") for m in SHARED_WITH_TILED)
+            shared = any(found.module == m or found.module.startswith(m + ".") for m in SHARED_WITH_BUILT_IN)
             assert shared, f"{name_of(path)}:{found.line} imports {found.module}"
 
 

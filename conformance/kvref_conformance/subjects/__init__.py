@@ -8,6 +8,7 @@ Importing this package imports no implementation.
 #: Name on the command line -> where the subject is.
 BUILT_IN = {
     "tiled": "kvref_conformance.subjects.tiled:Tiled",
+    "bitwise": "kvref_conformance.subjects.bitwise:Bitwise",
     "torch": "kvref_conformance.subjects.torch_sdpa:TorchSDPA",
     "torch_static_cache": "kvref_conformance.subjects.torch_static_cache:TorchStaticCache",
     "torch_flex": "kvref_conformance.subjects.torch_flex:TorchFlex",
