@@ -38,6 +38,7 @@ def quantize(x: Array, format: Format, path: Path) -> Quantized:
         quotients = groups / scale_of(scales)[..., None]
     numbers = (scales != NAN)[..., None]
     codes = encode(np.where(numbers, quotients, np.float32(0)), format.element, saturating(path))
+    codes = np.where(numbers, codes, np.uint8(0))  # also where the path stores zeros as −0
     return Quantized(ungrouped(codes, x.shape, path), scales)
 
 

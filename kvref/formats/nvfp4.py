@@ -146,9 +146,11 @@ def _codes(groups: Array, amax: Array, s: Array, both: _Global, path: Path, ulps
             numbers = groups / (scale / inverse)
         else:
             numbers = moved(groups / (scale * g), ulps)
-        codes = encode(numbers, "e2m1", saturating(path))
-    gone = (s == 0) & ((amax == 0) | (path.nvfp4_tiny_group == "zero"))
-    return np.where(gone[..., None], np.uint8(0), codes)
+    gone = ((s == 0) & ((amax == 0) | (path.nvfp4_tiny_group == "zero")))[..., None]
+    own = ~np.isnan(groups)
+    numbers = np.where(np.isnan(numbers) & own, np.float32(np.nan), numbers)  # 0 / 0: its sign is a machine's
+    codes = encode(np.where(gone & own, np.float32(0), numbers), "e2m1", saturating(path))
+    return np.where(gone, np.uint8(0), codes)
 
 
 def _factors(q: Quantized, format: Format, path: Path) -> tuple[Array, Array, Array]:

@@ -170,7 +170,7 @@ def _stored(q: Quantized, format: Format, path: Path) -> Quantized:
     """Return what is stored: codes packed, scales in the path's layout."""
     codes, scales = q.codes, q.scales
     if format.packed:
-        codes = pack(codes, path.nibble_order, format.size)
+        codes = pack(codes, path.nibble_order, format.size or codes.shape[2])
     if _tiled(format, path):
         assert scales is not None
         scales = arrange_scales(scales.reshape(-1, scales.shape[-1]), path.scale_layout)
@@ -188,7 +188,8 @@ def _plain(q: Quantized, format: Format, path: Path) -> Quantized:
         raise ShapeError(f"codes has shape {list(q.codes.shape)}, expected [num_tokens, num_kv_heads, bytes]")
     if format.family == "ggml":
         return q
-    codes = unpack(q.codes, path.nibble_order, format.size) if format.packed else q.codes
+    size = format.size or 2 * q.codes.shape[2]
+    codes = unpack(q.codes, path.nibble_order, size) if format.packed else q.codes
     check_codes("codes", codes, format.element)
     if format.family == "affine":
         return replace(q, codes=codes)
