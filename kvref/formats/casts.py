@@ -43,14 +43,15 @@ def code_of(x: float, element: str, path: Path = CANONICAL) -> int:
     negative = copysign(1.0, x) < 0
     if isnan(x):
         return nan_codes(element, path)[negative]
-    magnitudes = _magnitudes(element)
+    magnitudes = _exact_magnitudes(element)
     last = len(magnitudes) - 2
     if isinf(x):
         return _signed(overflow_code(element, path), negative, kind, path, nonzero=True)
-    exact = abs(Fraction(x))
-    gaps = [abs(exact - Fraction(float(v))) for v in magnitudes]
-    nearest = [code for code, gap in enumerate(gaps) if gap == min(gaps)]
-    code = _of_tie(nearest, kind, path) if exact <= Fraction(float(magnitudes[-1])) else last + 1
+    size = abs(Fraction(x))
+    gaps = [abs(size - magnitude) for magnitude in magnitudes]
+    least = min(gaps)
+    nearest = [code for code, gap in enumerate(gaps) if gap == least]
+    code = _of_tie(nearest, kind, path)
     code = overflow_code(element, path) if code > last else code
     return _signed(code, negative, kind, path, nonzero=x != 0)
 
@@ -133,6 +134,11 @@ def _magnitudes(element: str) -> Array:
     return np.append(finite, 2 * finite[-1] - finite[-2])
 
 
+@lru_cache
+def _exact_magnitudes(element: str) -> tuple[Fraction, ...]:
+    return tuple(Fraction(float(magnitude)) for magnitude in _magnitudes(element))
+
+
 def _of_tie(nearest: list[int], kind: FloatElement, path: Path) -> int:
     """Choose between the codes on both sides of a tie; there is one where it is none."""
     ties = path.e2m1_ties if kind.name == "e2m1" else "even"
@@ -195,18 +201,19 @@ def _table(element: str, source: str, path: Path) -> Array:
 
 
 def _look_up(flat: Array, table: Array, result: Array) -> None:
-    """Look up codes in chunks: of float32 the upper half, and one bit for whether the rest was zero."""
-    halves = flat.view(np.uint16)
-    if flat.itemsize == 2:
-        for start in range(0, flat.size, CHUNK):
-            part = slice(start, start + CHUNK)
-            np.take(table, halves[part], out=result[part], mode="clip")
-        return
-    pairs = halves.reshape(-1, 2)
-    index, rest = np.empty(CHUNK, np.uint16), np.empty(CHUNK, np.bool_)
+    """Look up codes in chunks, so that an index is still in the core's cache when the table is asked."""
+    bits = flat.view(np.uint16 if flat.itemsize == 2 else np.uint32)
+    index = _upper_half if flat.itemsize == 4 else np.asarray
     for start in range(0, flat.size, CHUNK):
-        low, high = pairs[start : start + CHUNK].T
-        n = len(low)
-        np.not_equal(low, 0, out=rest[:n])
-        np.bitwise_or(high, rest[:n], out=index[:n])
-        np.take(table, index[:n], out=result[start : start + n], mode="clip")
+        part = slice(start, start + CHUNK)
+        np.take(table, index(bits[part]), out=result[part], mode="clip")  # needs no copy of `result`
+
+
+def _upper_half(bits: Array) -> Array:
+    """Return the upper halves of 32-bit words, the last bit set where the lower half is not zero.
+
+    0xFFFF added to a lower half carries exactly then.
+    """
+    low = np.uint32(0xFFFF)
+    halves: Array = (bits | ((bits & low) + low)) >> np.uint32(16)
+    return halves

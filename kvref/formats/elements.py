@@ -24,7 +24,7 @@ from kvref.arrays import Array, check_array
 from kvref.errors import FormatError
 
 #: Codes decoded at once: the table and both ends of a chunk stay in the caches of one core.
-CHUNK = 2**16
+CHUNK = 2**15
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def decode(codes: Array, element: str) -> Array:
     does not have (a byte above 0x0F where codes have 4 bits).
     """
     check_codes("codes", codes, element)
-    if len(values(element)) < 256:
+    if len(values(element)) < 256 or codes.size < CHUNK:
         return np.take(values(element), codes)
     return _decode_pairs(np.ascontiguousarray(codes), element)
 
