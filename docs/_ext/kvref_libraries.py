@@ -25,6 +25,10 @@ CASTS: dict[str, dict[str, Path]] = {
         "CUDA 12.9, SATFINITE": Path(fp8_nan="positive"),
         "CUDA 12.9, NOSAT": Path(e5m2_overflow="inf", fp8_nan="positive"),
     },
+    "e4m3fnuz": {
+        "torch 2.13": Path(fnuz_overflow="nan"),
+        "ml_dtypes 0.6": Path(fnuz_overflow="nan"),
+    },
     "e2m1": {
         "CUDA 12.9": CANONICAL,
         "ml_dtypes 0.6": Path(e2m1_nan="flipped_zero"),
@@ -45,6 +49,7 @@ E8M0_CASTS: dict[str, dict[str, Any]] = {
 WITNESSES: dict[str, tuple[float, ...]] = {
     "e4m3fn": (448.0, 464.0, 464.00003, 480.0, 1e30, inf, -inf, nan, -nan, -0.0, 2.0**-10),
     "e5m2": (61439.996, 61440.0, 1e30, inf, nan, -nan),
+    "e4m3fnuz": (240.0, 247.9, 248.0, inf, nan, -0.0),
     "e2m1": (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, nan, -nan, -0.0, -0.1),
     "e8m0": (0.0, 1.4, 1.5, 1.6, -1.0, -2.0, inf, nan, 3.4e38),
 }

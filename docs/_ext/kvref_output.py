@@ -2,7 +2,7 @@
 
 ```{program-output} kvref spec KV-ATTN-021``` runs the command and shows it with its output, so no output in
 the pages was typed by hand. ```{drawn} block_tables``` calls `draw` of `docs/_figures/block_tables.py`, once
-for light pages and once for dark ones.
+for light pages and once for dark ones; further words are passed on.
 """
 
 import atexit
@@ -89,26 +89,28 @@ class Drawn(SphinxDirective):
     """A figure that a function draws, in the colours of the page."""
 
     required_arguments = 1
+    final_argument_whitespace = True
     has_content = True
     option_spec: ClassVar = {"alt": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         """Draw both versions and show the one that fits."""
-        module = importlib.import_module(self.arguments[0])
+        name, *arguments = self.arguments[0].split()
+        module = importlib.import_module(name)
         shown: list[nodes.Node] = []
         for mode in ("light", "dark"):
-            name = f"_generated/{self.arguments[0]}-{mode}.svg"
-            path = DOCS / name
+            drawing = f"_generated/{'-'.join([name, *arguments])}-{mode}.svg"
+            path = DOCS / drawing
             path.parent.mkdir(exist_ok=True)
             part = path.with_suffix(f".{os.getpid()}.svg")
-            module.draw(mode, part)
+            module.draw(mode, part, *arguments)
             os.replace(part, path)
-            image = nodes.image(uri=f"/{name}", alt=self.options["alt"], classes=[f"only-{mode}", "drawn"])
+            image = nodes.image(uri=f"/{drawing}", alt=self.options["alt"], classes=[f"only-{mode}", "drawn"])
             shown.append(image)
         figure = nodes.figure("", *shown)
         caption = nodes.caption("", "", *self.parse_inline(" ".join(self.content))[0])
         figure += caption
-        self.env.note_dependency(str(DOCS / "_figures" / f"{self.arguments[0]}.py"))
+        self.env.note_dependency(str(DOCS / "_figures" / f"{name}.py"))
         return [figure]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import kvref_domain
 import kvref_evidence as evidence
+import kvref_formats
 import kvref_output
 import kvref_suite
 import kvref_tables
@@ -149,7 +150,7 @@ def process_docstring(app: Sphinx, what: str, name: str, obj: object, options: A
 
 def outdated(app: Sphinx, env: BuildEnvironment, *changes: set[str]) -> list[str]:
     """Pages made from the suite are made again in every build: no file says when they changed."""
-    return [name for name in env.found_docs if name.startswith(("spec/", "evidence/"))]
+    return [name for name in env.found_docs if name.startswith(("spec/", "evidence/", "formats/"))]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -164,6 +165,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("verbs", VerbsDirective)
     app.add_directive("tensors", TensorsDirective)
     app.add_directive("features", FeaturesDirective)
+    kvref_formats.setup(app)
     kvref_output.setup(app)
     kvref_suite.setup(app)
     app.connect("autodoc-process-docstring", process_docstring)

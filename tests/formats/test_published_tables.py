@@ -49,6 +49,10 @@ ENCODED = {
         "CUDA 12.9, SATFINITE": "7B 7B 7B 7B 7F 7F",
         "CUDA 12.9, NOSAT": "7B 7C 7C 7C 7F 7F",
     },
+    "e4m3fnuz": {
+        "torch 2.13": "7F 7F 80 80 80 00",
+        "ml_dtypes 0.6": "7F 7F 80 80 80 00",
+    },
     "e2m1": {
         "CUDA 12.9": "0 2 2 4 4 6 6 7 7 8 8",
         "ml_dtypes 0.6": "0 2 2 4 4 6 6 8 0 8 8",
@@ -155,22 +159,22 @@ def test_least_numbers(library: str) -> None:
     assert encode(x, "e4m3fn", CASTS["e4m3fn"][library]).tolist() == [0, 1, 2, 0]
 
 
-@pytest.mark.parametrize("element", ["e4m3fn", "e5m2", "e2m1"])
+@pytest.mark.parametrize("element", ["e4m3fn", "e5m2", "e4m3fnuz", "e2m1"])
 def test_ml_dtypes_itself(element: str) -> None:
     """The installed library still returns what is written of it."""
-    dtype = {"e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "e2m1": "float4_e2m1fn"}[element]
+    dtype = "float4_e2m1fn" if element == "e2m1" else f"float8_{element}"
     with np.errstate(invalid="ignore"):
         found = witnesses(element).astype(getattr(ml_dtypes, dtype)).view(np.uint8)
     assert found.tolist() == hexes(ENCODED[element]["ml_dtypes 0.6"])
 
 
-@pytest.mark.parametrize("element", ["e4m3fn", "e5m2", "e8m0"])
+@pytest.mark.parametrize("element", ["e4m3fn", "e5m2", "e4m3fnuz", "e8m0"])
 def test_torch_itself(element: str) -> None:
     """The installed library still returns what is written of its version."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 13):
         pytest.skip(f"torch {torch.__version__} is not the version that was tried")
-    dtype = {"e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "e8m0": "float8_e8m0fnu"}[element]
+    dtype = "float8_e8m0fnu" if element == "e8m0" else f"float8_{element}"
     found = torch.from_numpy(witnesses(element)).to(getattr(torch, dtype)).view(torch.uint8)
     assert found.tolist() == hexes(ENCODED[element]["torch 2.13"])
 
