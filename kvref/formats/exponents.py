@@ -64,18 +64,17 @@ def cast(
 ) -> Array:
     """Return the E8M0 bytes of real numbers, each on its own, as libraries cast to that dtype.
 
-    Halfway between two powers of two `nearest` takes the even byte; zero, signs and what is past 2^127 go
+    Halfway between two powers of two `nearest` takes the larger; zero, signs and what is past 2^127 go
     where the caller says. NaN is NaN. Raises: DTypeError if `x` does not hold real numbers.
     """
     numbers = widen("x", x)
     size = np.abs(numbers)
     fraction, exponent = np.frexp(size)  # size = fraction · 2^exponent, fraction in [1/2, 1)
     down = exponent - 1
-    odd = (down + 127) % 2 == 1
     step = {
         "down": np.zeros(size.shape, np.bool_),
         "up": fraction > 0.5,
-        "nearest": (fraction > 0.75) | ((fraction == 0.75) & odd),
+        "nearest": fraction >= 0.75,
     }[rounding]
     wanted = np.where(size == 0, -127, down + step)
     past = NAN if overflow == "nan" else NAN - 1
