@@ -125,6 +125,8 @@ def _scales(amax: Array, share: Array, top: np.float32, both: _Global, path: Pat
             quotient = amax / (top * both.g)
         quotient = np.where(amax == 0, np.float32(0), moved(quotient, ulps))
         codes = encode(quotient, "e4m3fn")
+    if path.nvfp4_scale_floor == "smallest":
+        return np.maximum(codes, _SMALLEST)
     if path.nvfp4_scale_floor == "smallest_normal":
         return np.maximum(codes, _SMALLEST_NORMAL)
     if path.nvfp4_scale_floor == "epsilon":

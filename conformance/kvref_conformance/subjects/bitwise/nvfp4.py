@@ -119,6 +119,8 @@ class NVFP4(Amax):
     def floored_code(self, scales: Array, wanted: Array) -> Array:
         """Return scale codes, those below the declared least replaced: positive codes are in order."""
         rule = self.says("nvfp4-scale-floor")
+        if rule == "smallest":
+            return np.maximum(scales, 0x01).astype(np.uint8)
         if rule == "smallest_normal":
             return np.maximum(scales, 0x08).astype(np.uint8)
         if rule == "epsilon":
