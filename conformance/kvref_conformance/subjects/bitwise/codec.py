@@ -76,7 +76,7 @@ class Codec(MX, NVFP4, Ggml, Packing):
         if kind.family == "ggml":
             return self.read_ggml(codes, format, dtype)
         plain = self.unpacked(codes, kind.size or 2 * codes.shape[-1]) if kind.packed else codes
-        if self.laid_out(kind):
+        if self.laid_out(kind) and scales.ndim == 2:  # scales that belong to slots have no such layout
             scales = self.untiled(scales, self.scale_shape(plain, kind))
         if kind.family == "amax":
             return self.read_amax(plain, kind, scales, dtype)
