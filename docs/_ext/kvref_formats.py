@@ -134,7 +134,8 @@ class Uses(SpecDirective):
             shown = [nodes.literal(text=answer)]
             if answer == choice.canonical:
                 shown.append(nodes.Text(" canonical"))
-            rows.append([link("choice", name) if name != last else "", shown, who, known])
+            people = self.parse_inline(who)[0]
+            rows.append([link("choice", name) if name != last else "", shown, people, known])
             last = name
         return [kvref_tables.table(["choice", "answer", "who", ""], rows, widths=[22, 22, 44, 12])]
 

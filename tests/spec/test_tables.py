@@ -4,11 +4,19 @@ import re
 
 import pytest
 
+from kvref.formats.format import FORMATS, Format
+from kvref.formats.ggml import BLOCKS
 from kvref.formats.paths import PATHS
 from kvref_conformance.choices import CHOICES, FORMAT_CHOICES
 from kvref_conformance.claims import FEATURES
 from kvref_conformance.contracts import VERBS, Argument, Verb
-from kvref_conformance.requirements import Directive, chapters, load_requirements, read_directives
+from kvref_conformance.requirements import (
+    Directive,
+    chapters,
+    load_requirements,
+    read_directives,
+    spec_dir,
+)
 
 
 def directives(name: str) -> list[Directive]:
@@ -80,6 +88,50 @@ def test_choices_are_those_of_the_claims() -> None:
         alternatives = dict(item.split(": ", 1) for item in items)
         stated[directive.argument] = (directive.fields["canonical"], alternatives)
     assert stated == {c.name: (c.canonical, dict(c.alternatives)) for c in CHOICES.values()}
+
+
+def row_of(format: Format) -> tuple[str, ...]:
+    """A format as the chapter lists it: element, what shares a scale, bytes of codes, scales, the rest."""
+    size = f"{format.size} channels"
+    shared = {
+        "given": "the tensor or a head",
+        "tensor": "the tensor",
+        "token_head": "a token and head",
+        "channels": size,
+        "tokens": f"{format.size} tokens of a channel",
+    }[format.group]
+    element = "D/2" if format.packed else "D"
+    axes = {
+        "given": "[1] or [H]",
+        "tensor": "[1]",
+        "token_head": "[T, H]",
+        "channels": f"[T, H, D/{format.size}]",
+        "tokens": f"[T/{format.size}, H, D]",
+    }[format.group]
+    stored = format.scale_element if format.scale_element.startswith("float") else f"`{format.scale_element}`"
+    scales = f"{stored} {axes}" + ", given" * (format.group == "given")
+    besides = ""
+    if format.global_scale:
+        second = "[T, H]" if format.global_scale == "token_head" else "[1]"
+        besides = f"global scale float32 {second}" + ", given" * (format.global_scale == "given")
+    if format.zeros:
+        besides = f"zeros {stored} {axes}"
+    if format.name == "int4_token_head":
+        besides = "zero point in the scale"
+    if format.family == "ggml":
+        block = BLOCKS[format.name.removeprefix("ggml_")]
+        element, scales = f"{block.bytes} · D/{block.numbers}", "in the codes"
+        shared = f"{block.numbers // (4 if block.scale_bytes == 4 else 1)} channels"
+    return (f"`{format.name}`", f"`{format.element}`", shared, element, scales, besides)
+
+
+def test_format_table() -> None:
+    """A porter who reads the chapter allocates what the reference returns."""
+    text = (spec_dir() / "formats.md").read_text(encoding="utf-8")
+    section = text.partition("## The formats by name")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    stated = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
+    assert stated == [row_of(format) for format in FORMATS.values()]
 
 
 def test_decisions_of_formats_can_be_declared() -> None:
