@@ -44,9 +44,10 @@ def quantize(
     else:
         stored = scales
     spread = over_channels(stored, x.shape, format)
-    codes = encode(divided(x, spread, dtype, path, ulps), format.element, path)
-    codes = np.where(spread == 0, np.uint8(0), codes)
-    return Quantized(codes, stored)
+    quotients = divided(x, spread, dtype, path, ulps)
+    if not stored.all():  # a quotient by zero is NaN, which integers refuse
+        quotients = np.where(spread == 0, quotients.dtype.type(0), quotients)
+    return Quantized(encode(quotients, format.element, path), stored)
 
 
 def factors(q: Quantized, format: Format) -> tuple[Array, Array]:
