@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvref.arrays import Array, dtype_of
+from kvref.formats.format import Quantized
 from kvref_conformance.cases import Case
 from kvref_conformance.contracts import Call, OutputSpec, Scalar
 from kvref_conformance.untouched import untouched
@@ -26,8 +27,22 @@ _TENSOR_VARIANTS = ("sinks", "alibi_slopes", "span_ids", "mask")
 
 
 @dataclass(frozen=True)
+class CodedContexts:
+    """Contexts as a writer has stored them: codes, and scales that belong to a token or to all."""
+
+    format: str
+    keys: Quantized
+    values: Quantized
+    interleaved: bool = False
+    """Whether the scales of values take turns within a block, four tokens at a time."""
+
+
+@dataclass(frozen=True)
 class Problem:
-    """Queries, contexts, and the variant of attention between them; all values exact in `dtype`."""
+    """Queries, contexts, and the variant of attention between them; all values exact in `dtype`.
+
+    Where contexts are codes, k and v are the numbers that these stand for, exact in float64.
+    """
 
     q: Array
     """[num_tokens, num_q_heads, head_dim]"""
@@ -42,6 +57,7 @@ class Problem:
     hunts: Array | None = None
     """[num_tokens, num_q_heads] position of the needle each query hunts, −1 for none. A needle that is in the
     attended set has weight exactly 1, so the answer has no rounding there."""
+    codes: CodedContexts | None = None
 
     @property
     def query_start_loc(self) -> Array:
@@ -123,8 +139,24 @@ class Placed:
 
 def place(problem: Problem, block_size: int, placement: Placement) -> Placed:
     """Scatter contexts over blocks in scrambled order, every other slot poisoned."""
+    tables, slot_of, num_blocks = scattered(problem.seq_lens, block_size, placement)
+    shape = (num_blocks, block_size, problem.k.shape[1])
+    k_cache = blank(shape, problem.k.shape[2], problem.dtype, placement.poison[0], placement.block_stride)
+    v_cache = blank(shape, problem.v.shape[2], problem.dtype, placement.poison[1], placement.block_stride)
+    for slots, start in zip(slot_of, problem.context_start_loc, strict=False):
+        block, offset = np.divmod(slots, block_size)
+        k_cache[block, offset] = problem.k[start : start + len(slots)]
+        v_cache[block, offset] = problem.v[start : start + len(slots)]
+    if placement.view:
+        k_cache = viewed(k_cache, placement.view, "k_cache")
+        v_cache = viewed(v_cache, placement.view, "v_cache")
+    return Placed(k_cache, v_cache, tables, slot_of)
+
+
+def scattered(seq_lens: Array, block_size: int, placement: Placement) -> tuple[Array, list[Array], int]:
+    """Return block tables in scrambled order, the slots of each request's positions, and how many blocks."""
     rng = np.random.default_rng(placement.seed)
-    needed = [-(-int(n) // block_size) for n in problem.seq_lens]
+    needed = [-(-int(n) // block_size) for n in seq_lens]
     shared = placement.shared_blocks
     own = [max(n - shared, 0) for n in needed]
     num_blocks = placement.num_blocks or sum(own) + shared + placement.spare_blocks
@@ -138,20 +170,11 @@ def place(problem: Problem, block_size: int, placement: Placement) -> Placed:
         tables[request, :count] = [*common[:count], *mine][:count]
     if placement.tables is not None:
         tables = placement.tables.astype(np.int32)
-    shape = (num_blocks, block_size, problem.k.shape[1])
-    k_cache = blank(shape, problem.k.shape[2], problem.dtype, placement.poison[0], placement.block_stride)
-    v_cache = blank(shape, problem.v.shape[2], problem.dtype, placement.poison[1], placement.block_stride)
     slot_of = []
-    for request, start in enumerate(problem.context_start_loc[:-1]):
-        at = np.arange(int(problem.seq_lens[request]))
-        block, offset = tables[request, at // block_size], at % block_size
-        k_cache[block, offset] = problem.k[start : start + len(at)]
-        v_cache[block, offset] = problem.v[start : start + len(at)]
-        slot_of.append(block.astype(np.int64) * block_size + offset)
-    if placement.view:
-        k_cache = viewed(k_cache, placement.view, "k_cache")
-        v_cache = viewed(v_cache, placement.view, "v_cache")
-    return Placed(k_cache, v_cache, tables, slot_of)
+    for request, n in enumerate(seq_lens):
+        at = np.arange(int(n))
+        slot_of.append(tables[request, at // block_size].astype(np.int64) * block_size + at % block_size)
+    return tables, slot_of, num_blocks
 
 
 def viewed(cache: Array, view: str, name: str) -> Array:
@@ -183,6 +206,23 @@ def blank(shape: tuple[int, ...], head_dim: int, dtype: str, fill: float, block_
 
 def present(problem: Problem, case: Case, placement: Placement, *, lse: bool = False) -> Call:
     """Return the call of `case.verb` that asks this problem."""
+    tensors, lengths, params, outputs = asked(problem, lse=lse)
+    if case.verb == "attention":
+        return Call(case.verb, {**tensors, "k": problem.k, "v": problem.v, **lengths}, params, outputs)
+    placed = place(problem, case.block_size, placement)
+    caches = {"k_cache": placed.k_cache, "v_cache": placed.v_cache}
+    tables = {"block_tables": placed.block_tables}
+    if case.verb == "paged_attention":
+        return Call(case.verb, {**tensors, **caches, **tables, **lengths}, params, outputs)
+    new, slots = _take_new(problem, placed, placement)
+    given = {**tensors, **new, **caches, "slot_mapping": slots, **tables, **lengths}
+    return Call(case.verb, given, params, outputs, in_place=("k_cache", "v_cache"))
+
+
+def asked(
+    problem: Problem, *, lse: bool
+) -> tuple[dict[str, Array], dict[str, Array], dict[str, Scalar], dict[str, OutputSpec]]:
+    """Return queries and tensors of the variant, lengths, scalars of the variant, and what must come back."""
     params: dict[str, Scalar] = {"return_lse": True} if lse else {}
     tensors: dict[str, Array] = {"q": problem.q}
     for name, value in problem.variant.items():
@@ -197,16 +237,7 @@ def present(problem: Problem, case: Case, placement: Placement, *, lse: bool = F
     outputs = {"out": OutputSpec(problem.dtype, out_shape)}
     if lse:
         outputs["lse"] = OutputSpec("float32", out_shape[:2])
-    if case.verb == "attention":
-        return Call(case.verb, {**tensors, "k": problem.k, "v": problem.v, **lengths}, params, outputs)
-    placed = place(problem, case.block_size, placement)
-    caches = {"k_cache": placed.k_cache, "v_cache": placed.v_cache}
-    tables = {"block_tables": placed.block_tables}
-    if case.verb == "paged_attention":
-        return Call(case.verb, {**tensors, **caches, **tables, **lengths}, params, outputs)
-    new, slots = _take_new(problem, placed, placement)
-    given = {**tensors, **new, **caches, "slot_mapping": slots, **tables, **lengths}
-    return Call(case.verb, given, params, outputs, in_place=("k_cache", "v_cache"))
+    return tensors, lengths, params, outputs
 
 
 def _take_new(problem: Problem, placed: Placed, placement: Placement) -> tuple[dict[str, Array], Array]:
