@@ -35,9 +35,13 @@ class Amax(Exponents, Integers, Groups):
             groups = self.own_groups(x, kind)
             scales = self.own_scales(groups, kind)
             parts = groups, scales if kind.group == "tensor" else scales[..., None]
-        codes = self.write_element(self.divided(*parts), kind.element)
-        codes = np.where(parts[1] == 0, 0, codes).astype(np.uint8)
+        numbers = self.under_zero(self.divided(*parts), parts[1])
+        codes = self.write_element(numbers, kind.element)
         return Coded(codes.reshape(x.shape), None if kind.group == "given" else scales)
+
+    def under_zero(self, quotients: Array, scales: Array) -> Array:
+        """Return quotients, 0 where the scale is zero: their group is."""
+        return np.where(scales == 0, np.float32(0), quotients)
 
     def given_scales(self, scales: Array, x: Array) -> Array:
         """Return given scales `[1]` or `[num_kv_heads]` beside `[num_tokens, num_kv_heads, head_dim]`."""
