@@ -1,4 +1,4 @@
-"""The figures about tolerances show what their captions say."""
+"""The figures show what their captions say."""
 
 import sys
 from pathlib import Path
@@ -42,3 +42,72 @@ def test_bound_holds_at_every_length_and_random_inputs_hide_faults() -> None:
             assert min(shares) > 1
         else:
             assert shares[-1] < 1
+
+
+def test_floats_keep_a_share_and_integers_a_step() -> None:
+    """The pictures of elements: below the dashed line over the normal numbers, 1 below the smallest."""
+    import element_error
+
+    for element, powers in (("e4m3fn", 14.5), ("e5m2", 29.5), ("e2m1", 2.5)):
+        shares, found = element_error.errors(element)
+        normal = (shares <= 1) & (shares >= 2.0**-powers)
+        assert found[normal].max() < element_error.unit(element)
+        assert found[0] == 1
+    shares, found = element_error.errors("int8")
+    assert found[shares < 0.49 / 127].min() == 1
+    assert element_error.unit("int8") is None
+
+
+def test_scales_that_do_not_fit() -> None:
+    """Too small a scale harms every format; too large a one integers at once, E4M3 after ten powers of 2."""
+    import given_scales
+
+    at = {power: place for place, power in enumerate(given_scales.POWERS)}
+    for name in given_scales.SHOWN:
+        found = given_scales.errors(name)
+        assert found[at[-4]] > 10 * found[at[0]]
+    assert given_scales.errors("fp8_e4m3")[at[10]] < 1.01 * given_scales.errors("fp8_e4m3")[at[0]]
+    assert given_scales.errors("fp8_e5m2")[at[16]] < 1.01 * given_scales.errors("fp8_e5m2")[at[0]]
+    assert given_scales.errors("int8")[at[1]] > 1.9 * given_scales.errors("int8")[at[0]]
+
+
+def test_rules_of_shared_exponents_part_where_the_page_says() -> None:
+    """Near the end of the octave `floor` cuts; in the first half `ceil` pays with a bit."""
+    import shared_exponents
+
+    found = {rule: shared_exponents.errors("mxfp4", rule) for rule in shared_exponents.RULES}
+    assert found["floor"][-1] > 1.2 * found["rceil"][-1]
+    assert found["ceil"][4] > 1.4 * found["floor"][4]
+    wide = {rule: shared_exponents.errors("mxfp8_e4m3", rule) for rule in shared_exponents.RULES}
+    assert wide["floor"][-1] > wide["rceil"][-1]
+    assert abs(wide["floor"][0] - wide["rceil"][0]) < 1e-12
+
+
+def test_global_scales_are_good_over_a_wide_range() -> None:
+    """Both usual rules lie on the flat part; below it groups saturate."""
+    import global_scales
+
+    found = global_scales.errors(global_scales.CANONICAL)
+    at = {power: place for place, power in enumerate(global_scales.POWERS)}
+    assert found[at[12]] < 1.02 * found[at[0]]
+    assert found[at[-3]] > 5 * found[at[0]]
+
+
+def test_keys_with_outliers_want_groups_of_tokens() -> None:
+    """A few large channels set the step of all others, unless each channel has its own."""
+    import numpy as np
+    import outlier_channels
+
+    others = [c for c in range(outlier_channels.HEAD_DIM) if c not in outlier_channels.OUTLIERS]
+    found = {name: np.mean(outlier_channels.errors(name)[others]) for name in outlier_channels.SHOWN}
+    assert found["int4_token_head"] > 4 * found["kivi_k4"]
+    assert found["kivi_v4"] > 2 * found["kivi_k4"]
+
+
+def test_every_format_is_in_the_overview() -> None:
+    """The picture at the top of the pages has a row for each."""
+    import loss_over_bits
+
+    from kvref.formats.format import FORMATS
+
+    assert set(loss_over_bits.losses()) == set(FORMATS)
