@@ -4,15 +4,19 @@ A bound is componentwise and holds for every input: no kernel that does what it 
 covers the kernel's roundings and the reference's own (`REFERENCE`, float64). A comparison is
 `not (error <= bound)`, so NaN never passes; an empty row has bound 0 and must be met exactly.
 
-`attention` bounds the attending verbs, `merge` the combination of states, `rope` the rotation. The terms of
-the worst case are in `forward_error`; `likely_error` is their companion for independent roundings.
+`attention` bounds the attending verbs, `code_cache` the one over quantised caches, `merge` the combination of
+states, `rope` the rotation. The terms of the worst case are in `forward_error`; `likely_error` is their
+companion for independent roundings. `quantized` bounds a format instead of a kernel: how far the answer may
+be from that over the numbers before they were quantised.
 Source: derived step by step in `spec/bounds.md`.
 """
 
 from kvref.attention.arithmetic import REFERENCE, Arithmetic
 from kvref.attention.bounds.attention import Bound, attention_bound, dense_bound, paged_bound
+from kvref.attention.bounds.code_cache import quantized_paged_bound
 from kvref.attention.bounds.compare import exceeds, margin
 from kvref.attention.bounds.merge import merge_bound
+from kvref.attention.bounds.quantized import format_bound
 from kvref.attention.bounds.rope import rope_bound
 
 __all__ = [
@@ -22,8 +26,10 @@ __all__ = [
     "attention_bound",
     "dense_bound",
     "exceeds",
+    "format_bound",
     "margin",
     "merge_bound",
     "paged_bound",
+    "quantized_paged_bound",
     "rope_bound",
 ]

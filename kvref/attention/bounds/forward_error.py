@@ -115,10 +115,11 @@ def out_bound(rows: Rows, facts: Arithmetic, inexact: Array | float = 0.0) -> Ar
     delta = logit_error(rows, facts)
     tilt = Tilt.of(rows, weight_error(rows, facts, delta), sink_error(rows, facts, delta))
     floor = least_sum(rows, tilt, delta)
-    tiny = flush_error(facts, tilt, floor, rows.cache.weight_unit)
+    tiny = flush_error(facts, tilt, floor)
+    tiny_v = flush_error(facts, tilt, floor, rows.cache.weight_unit)
     decode = rows.cache.relative(facts)
 
-    mean_v, flushed_v = np.stack([tilt.weights, tiny]) @ ((1 + decode) * np.abs(rows.v))
+    mean_v, flushed_v = np.stack([tilt.weights, tiny_v]) @ ((1 + decode) * np.abs(rows.v))
     moved, mean_spread = spread(np.stack([tilt.change, tilt.weights]), rows.v, rows.out, inexact)
 
     score = moved + tilt.sink_change * np.abs(rows.out)

@@ -59,10 +59,11 @@ def likely_out_bound(rows: Rows, facts: Arithmetic, inexact: Array | float = 0.0
     most = np.minimum(LAMBDA * alone, weight_error(rows, facts, delta))
     tilt = Tilt.of(rows, shared + most, sink_error(rows, facts, delta))
     floor = least_sum(rows, tilt, delta)
-    tiny = flush_error(facts, tilt, floor, rows.cache.weight_unit)
+    tiny = flush_error(facts, tilt, floor)
+    tiny_v = flush_error(facts, tilt, floor, rows.cache.weight_unit)
     decode = rows.cache.relative(facts)
 
-    mean_v, flushed_v = np.stack([tilt.weights, tiny]) @ ((1 + decode) * np.abs(rows.v))
+    mean_v, flushed_v = np.stack([tilt.weights, tiny_v]) @ ((1 + decode) * np.abs(rows.v))
     second = np.expm1(most) - most
     drift = tilt.weights * (np.expm1(shared) + second)
     moved = spread(drift[None], rows.v, rows.out, inexact)[0]
