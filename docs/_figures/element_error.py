@@ -18,7 +18,7 @@ def errors(element: str) -> tuple[Array, Array]:
     top = largest(element)
     kind = element_of(element)
     least = _smallest(element) / top
-    low, high = np.floor(np.log2(least)) - 1, 1.0
+    low, high = np.floor(np.log2(least)) - 2, 1.0
     shares = 2.0 ** np.linspace(low, high, int((high - low) * POINTS))
     x = (shares * top).astype(np.float32)
     back = decode(encode(x, element), element)
