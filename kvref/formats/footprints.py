@@ -1,4 +1,4 @@
-"""Footprints: how many bytes a format takes, of a token, of a page, and read in one step of decoding.
+"""Footprints: how many bytes a format takes, of a token, of a block, and read in one step of decoding.
 
 A token's bytes are those of its codes, of the scales and zero points of its groups, and of a second scale of
 its own where it has one. A scale that a whole tensor or a whole head shares adds nothing to a token. What

@@ -119,9 +119,9 @@ def unpack_fields(words: Array, bits: int, axis: int) -> Array:
 def scale_address(row: int, column: int, layout: str, *, rows: int, columns: int) -> int:
     """Return how many scales from the start of an array [rows, columns] one of them lies.
 
-    `interleaved`: rows are the tokens of one head's page, four of which take turns. `tiled_128x4`: tiles of
+    `interleaved`: rows are tokens of one head and block; four interleave. `tiled_128x4`: tiles of
     128 rows and 4 columns, one after the other along the columns; within a tile row m lies at place m // 32
-    of sequence m % 32. Both extents are rounded up to whole tiles.
+    of run m % 32. Both extents are rounded up to whole tiles.
     Raises: FormatError (an unknown layout, extents it cannot hold, or a place outside them).
     """
     arranged_shape(rows, columns, layout)

@@ -8,7 +8,7 @@ scales]), or every slot and head has a cell in which its parts lie together. In 
 Realises: KV-FMT-071 scale-layout-as-declared, KV-FMT-072 record-bytes.
 For porters: `page_address` is the definition. Where heads and slots have extents that fit either way round, a
 reader of the other order finds numbers everywhere and the right ones nowhere.
-Source: vLLM 0.32.0 and FlashInfer (`nvfp4`); TensorRT-LLM, whose block scales are in a pool of their own
+Source: vLLM 0.32.0 and FlashInfer (`nvfp4`); TensorRT-LLM, whose scales are in a pool of their own
 (`nvfp4_codes`, `nvfp4_scales`; `quantizeAndWriteFP4KVCache`); vLLM's Triton backend (`*_token_head`).
 """
 

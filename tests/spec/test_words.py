@@ -19,6 +19,8 @@ SYNONYMS = {
     r"num_qo_heads|num_heads_q|num_attention_heads": "num_q_heads",
     r"num_heads_kv|num_key_value_heads": "num_kv_heads",
     r"logsumexp|log-sum-exp|softmax_lse": "lse",
+    r"descales?|dequant_scales?|block[_ ]scales?|scale[_ ]blocks?|micro-?blocks?": "scales, of groups",
+    r"quantum|quanta|qvalues?": "code, codes",
     r"simpl[ey]": "nothing: say what it is",
 }
 
@@ -29,6 +31,8 @@ ADAPTERS = ROOT / "conformance" / "kvref_conformance" / "subjects"
 ALLOWED = {
     ("spec/conformance.md", "page"): "a page of HTML",
     ("conformance/kvref_conformance/report/", "page"): "a page of HTML or Markdown",
+    ("kvref/formats/pages.py", "page"): "the bytes of a block, in the order in which an engine lays them out",
+    ("kvref/formats/pages.py", "pages"): "the same, more than one",
     ("kvref/attention/batch.py", "cu_seqlens_q"): "the docstring maps our word to FlashAttention's",
     ("kvref/attention/batch.py", "qo_indptr"): "the docstring maps our word to FlashInfer's",
 }

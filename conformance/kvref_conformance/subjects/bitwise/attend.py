@@ -12,6 +12,9 @@ from kvref_conformance.subjects.tiled import Tiled
 class Attend(Codec):
     """Paged attention whose caches hold codes."""
 
+    tile = Tiled.tile
+    """Tokens read at a time."""
+
     def quantized_paged_attention(
         self,
         q: Array,
@@ -32,7 +35,9 @@ class Attend(Codec):
 
     def kernel(self) -> Tiled:
         """Return what attends over numbers."""
-        return Tiled()
+        made = Tiled()
+        made.tile = self.tile
+        return made
 
     def numbers(
         self,
@@ -58,6 +63,6 @@ class Attend(Codec):
         if scales is None or scales.ndim < 4 or self.says("v-scale-layout") == "linear":
             return scales
         blocks, slots, heads, groups = scales.shape
-        pages = scales.transpose(0, 2, 1, 3).reshape(blocks, heads, -1)
+        lying = scales.transpose(0, 2, 1, 3).reshape(blocks, heads, -1)
         places = self.scale_places(slots, groups, "interleaved")
-        return pages[..., places].transpose(0, 2, 1, 3)
+        return lying[..., places].transpose(0, 2, 1, 3)
