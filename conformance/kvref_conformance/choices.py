@@ -151,7 +151,7 @@ _HAZARDS: dict[str, dict[str, str]] = {
         "approximate": "near a tie the code is not determined: the same tokens may be stored as other bytes",
     },
     "nvfp4_scale_floor": {
-        "smallest": "a group of zeros has the scale 2^-9, and a tiny one codes of 0: the bytes differ by writer",
+        "smallest": "a group of zeros has the scale 2^-9, and a tiny one codes of 0: bytes differ by writer",
         "smallest_normal": "groups below 2^-6 of what a global scale spans lose bits or vanish",
         "epsilon": "groups that are zero or nearly so have the scale 0.125, far from their own",
         "one": "a group of zeros has the scale 1, and a tiny group one of 2^-9: the bytes differ by writer",

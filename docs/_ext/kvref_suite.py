@@ -21,6 +21,12 @@ _TOPIC_TITLES = {
     "sparse": "Sparse attention",
     "rope": "Positions",
     "layouts": "Layouts",
+    "formats_elements": "Elements and their codes",
+    "formats_scales": "Scales",
+    "formats_micro": "Shared exponents, and two levels of scales",
+    "formats_integers": "Integers, and ggml's records",
+    "formats_bytes": "Bytes and their places",
+    "formats_attend": "Attention over codes",
     "calls": "Manners",
     "drawn": "Drawn at random",
 }
