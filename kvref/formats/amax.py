@@ -14,6 +14,7 @@ For porters: x / scale may be past the largest by one step even where the scale 
 Source: the FP8 and per-token-head cache writers of vLLM and SGLang; FlashMLA's rows of 128 channels.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,10 @@ import numpy as np
 from kvref.arrays import Array, narrow
 from kvref.errors import FormatError
 from kvref.formats.casts import encode
-from kvref.formats.elements import decode, largest
+from kvref.formats.elements import IntElement, decode, element_of, largest
 from kvref.formats.format import Format, Quantized, check_divides
 from kvref.formats.paths import Path
+from kvref.formats.pieces import in_pieces
 
 #: What an amax is divided by where the writer does not look at the element; vLLM's constants for K and for V.
 _DIVISORS = {"amax_over_200": 200.0, "amax_over_100": 100.0}
@@ -40,14 +42,19 @@ def quantize(
     """
     if scales is None:
         check_finite(x, format)
-        stored = scales_of(x, format, path)
-    else:
-        stored = scales
-    spread = over_channels(stored, x.shape, format)
-    quotients = divided(x, spread, dtype, path, ulps)
-    if not stored.all():  # a quotient by zero is NaN, which integers refuse
-        quotients = np.where(spread == 0, quotients.dtype.type(0), quotients)
-    return Quantized(encode(quotients, format.element, path), stored)
+    shared = scales_of(x, format, path) if format.group == "tensor" else scales
+
+    def write(x: Array) -> Quantized:
+        stored = scales_of(x, format, path) if shared is None else shared
+        spread = over_channels(stored, x.shape, format)
+        quotients = divided(x, spread, dtype, path, ulps)
+        if not stored.all():  # a quotient by zero is NaN, which integers refuse
+            quotients = np.where(spread == 0, quotients.dtype.type(0), quotients)
+        return Quantized(encode(quotients, format.element, path), stored if shared is None else None)
+
+    names_its_place = isinstance(element_of(format.element), IntElement)  # of a NaN, in x
+    found = write(x) if names_its_place else in_pieces(write, x)
+    return found if shared is None else replace(found, scales=shared)
 
 
 def factors(q: Quantized, format: Format) -> tuple[Array, Array]:
@@ -58,17 +65,17 @@ def factors(q: Quantized, format: Format) -> tuple[Array, Array]:
 
 def scales_of(x: Array, format: Format, path: Path) -> Array:
     """Return the decode scales a writer takes from finite numbers, float32, in the format's shape."""
-    top, size = np.float32(largest(format.element)), np.abs(x)
+    top = np.float32(largest(format.element))
     if format.group == "tensor":
-        amax = np.max(size, initial=0.0).reshape(1).astype(np.float32)
         if path.tensor_scale == "unit":
             return np.ones(1, np.float32)
+        amax = np.abs(x).max(initial=0.0, keepdims=True).reshape(1)
         top = np.float32(_DIVISORS.get(path.tensor_scale, top))
     elif format.group == "token_head":
-        amax = size.max(axis=2, initial=0.0)
+        amax = group_amax(x)
     else:
         check_divides(format.size, x.shape[2], "head_dim", format)
-        amax = size.reshape(*x.shape[:2], -1, format.size).max(axis=3)
+        amax = group_amax(x.reshape(*x.shape[:2], x.shape[2] // format.size, format.size))
     if path.scale_floor == "1e-4":
         amax = np.maximum(amax, np.float32(1e-4))
     scale = np.maximum(amax / top, np.float32(_FLOORS[path.scale_floor]))
@@ -81,6 +88,22 @@ def power_of_two_up(scale: Array) -> Array:
     return np.where(scale == 0, scale, np.ldexp(np.float32(1), exponent - (fraction == 0.5))).astype(
         np.float32
     )
+
+
+def group_amax(groups: Array) -> Array:
+    """Return the largest magnitude along the last axis of float32 numbers; NaN where there is one.
+
+    Without their signs float32 bits are ordered as the numbers are, NaN above infinity. NumPy is slow along a
+    short axis, so neighbours are compared until nothing is left to halve.
+    """
+    bits = np.ascontiguousarray(groups).view(np.uint32).reshape(-1) & np.uint32(0x7FFFFFFF)
+    size = groups.shape[-1]
+    while size > 1 and size % 2 == 0:
+        bits = np.maximum(bits[0::2], bits[1::2])
+        size //= 2
+    bits = bits.reshape(*groups.shape[:-1], size)
+    top = bits[..., 0] if size == 1 else bits.max(axis=-1, initial=0)
+    return np.asarray(top).view(np.float32)
 
 
 def divided(x: Array, scale: Array, dtype: np.dtype[Any], path: Path, ulps: int = 0) -> Array:
@@ -100,7 +123,7 @@ def moved(x: Array, ulps: int) -> Array:
     bits = x.view(np.uint32).astype(np.int64)
     steps = np.where(np.isfinite(x) & (x != 0), ulps, 0)
     size = np.maximum((bits & 0x7FFFFFFF) + steps, 0)  # no step leads past zero
-    return (size | bits & 0x80000000).astype(np.uint32).view(np.float32)
+    return np.asarray(size | bits & 0x80000000, np.uint32).view(np.float32)
 
 
 def over_channels(scales: Array, shape: tuple[int, ...], format: Format) -> Array:

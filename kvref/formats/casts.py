@@ -164,6 +164,7 @@ def _zero_is_negative(kind: FloatElement, path: Path, negative: bool, *, nonzero
     return negative and (answer == "kept" or (answer != "dropped" and nonzero))
 
 
+@lru_cache(maxsize=256)
 def _relevant(kind: FloatElement, path: Path) -> Path:
     """Return a path with everything canonical that a cast to this element never asks about."""
     small = ("e2m1_nan", "e2m1_ties", "e2m1_zero")

@@ -12,14 +12,18 @@ For porters: an element never leaves the group of its own head, unless the path 
 Source: OCP Microscaling (MX) 1.0, 6.3.
 """
 
+from functools import lru_cache
+
 import numpy as np
 
 from kvref.arrays import Array
+from kvref.formats.amax import group_amax
 from kvref.formats.casts import encode
 from kvref.formats.elements import decode
 from kvref.formats.exponents import NAN, scale_of, shared_exponent
 from kvref.formats.format import Format, Quantized, check_divides
 from kvref.formats.paths import Path
+from kvref.formats.pieces import in_pieces
 
 #: Elements saturate whatever the path says of a bare cast: a scale was chosen for them.
 _SATURATING = ("e4m3_overflow", "e5m2_overflow", "fnuz_overflow")
@@ -30,16 +34,18 @@ def quantize(x: Array, format: Format, path: Path) -> Quantized:
 
     Raises: FormatError if groups do not divide the axis they run along.
     """
-    groups = grouped(x, format, path)
-    size = np.abs(groups)
-    amax = size.max(axis=-1)  # a NaN in a group is its largest
-    scales = shared_exponent(amax, format.element, path)
-    with np.errstate(all="ignore"):
-        quotients = groups / scale_of(scales)[..., None]
-    numbers = (scales != NAN)[..., None]
-    codes = encode(np.where(numbers, quotients, np.float32(0)), format.element, saturating(path))
-    codes = np.where(numbers, codes, np.uint8(0))  # also where the path stores zeros as −0
-    return Quantized(ungrouped(codes, x.shape, path), scales)
+
+    def write(x: Array) -> Quantized:
+        groups = grouped(x, format, path)
+        scales = shared_exponent(group_amax(groups), format.element, path)
+        with np.errstate(all="ignore"):
+            quotients = groups / scale_of(scales)[..., None]
+        quotients[scales == NAN] = 0
+        codes = encode(quotients, format.element, saturating(path))
+        codes[scales == NAN] = 0  # also where the path stores zeros as −0
+        return Quantized(ungrouped(codes, x.shape, path), scales)
+
+    return write(x) if path.scale_axis == "tokens" else in_pieces(write, x)
 
 
 def factors(q: Quantized, format: Format, path: Path) -> tuple[Array, Array]:
@@ -50,6 +56,7 @@ def factors(q: Quantized, format: Format, path: Path) -> tuple[Array, Array]:
     return numbers, ungrouped(spread, q.codes.shape, path)
 
 
+@lru_cache(maxsize=64)
 def saturating(path: Path) -> Path:
     """Return the path of a cast under a scale that was made for it."""
     kept = {name: getattr(path, name) for name in path.__dataclass_fields__ if name not in _SATURATING}
@@ -64,12 +71,13 @@ def grouped(x: Array, format: Format, path: Path) -> Array:
     num_tokens, num_kv_heads, head_dim = x.shape
     if path.scale_axis == "tokens":
         check_divides(format.size, num_tokens, "num_tokens", format)
-        return np.moveaxis(x.reshape(-1, format.size, num_kv_heads, head_dim), 1, -1)
+        apart = x.reshape(num_tokens // format.size, format.size, num_kv_heads, head_dim)
+        return np.moveaxis(apart, 1, -1)
     if path.mx_span == "flattened" and format.family == "mx":
         check_divides(format.size, num_kv_heads * head_dim, "num_kv_heads * head_dim", format)
-        return x.reshape(num_tokens, -1, format.size)
+        return x.reshape(num_tokens, num_kv_heads * head_dim // format.size, format.size)
     check_divides(format.size, head_dim, "head_dim", format)
-    return x.reshape(num_tokens, num_kv_heads, -1, format.size)
+    return x.reshape(num_tokens, num_kv_heads, head_dim // format.size, format.size)
 
 
 def ungrouped(groups: Array, shape: tuple[int, ...], path: Path) -> Array:

@@ -12,19 +12,20 @@ For porters: dividing and multiplying by a reciprocal differ in about one code o
 Source: the NVFP4 cache writers of FlashInfer, TensorRT-LLM and vLLM; torchao and compressed-tensors.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from kvref.arrays import Array, narrow
 from kvref.errors import FormatError
-from kvref.formats.amax import check_finite, moved
+from kvref.formats.amax import check_finite, group_amax, moved
 from kvref.formats.casts import encode
 from kvref.formats.elements import decode
 from kvref.formats.format import Format, Quantized
 from kvref.formats.mx import grouped, saturating, ungrouped
 from kvref.formats.paths import Path
+from kvref.formats.pieces import in_pieces
 
 #: What amax is divided by for g: the largest element, times or without the largest group scale.
 _GLOBAL = {"amax/2688": 2688.0, "amax/448": 448.0}
@@ -47,23 +48,18 @@ def quantize(
     scales and of numbers by that many steps of float32, for paths whose division is not exact.
     Raises: FormatError if groups do not divide their axis, or g must come from numbers that are not finite.
     """
-    groups = grouped(x, format, path)
     if global_scale is None:
         check_finite(x, format)
-        global_scale = derived(x, format, path)
-    both = _Global.of(global_scale, path, groups.ndim - 1)
-    amax = np.fmax.reduce(np.abs(groups), axis=-1, initial=0)
-    own = dtype if path.scale_division == "input" else np.dtype(np.float32)
+    shared = derived(x, format, path) if format.global_scale == "tensor" else global_scale
 
-    def at(top: float) -> tuple[Array, Array]:
-        share = narrow(amax.astype(np.float64) / top, own).astype(np.float32)
-        scales = _scales(amax, share, np.float32(top), both, path, ulps[0])
-        return scales, _codes(groups, amax, decode(scales, "e4m3fn"), both, path, ulps[1])
+    def write(x: Array) -> Quantized:
+        stored = derived(x, format, path) if shared is None else shared
+        codes, scales = _written(x, stored, dtype, format, path, ulps)
+        return Quantized(codes, scales, None, stored if shared is None else None)
 
-    scales, codes = at(6.0)
-    if path.nvfp4_largest == "four_over_six":
-        scales, codes = _better(groups, (scales, codes), at(4.0), both.g)
-    return Quantized(ungrouped(codes, x.shape, path), scales, None, global_scale)
+    whole = path.scale_axis == "tokens" or path.e2m1_nan == "refuse"  # a refusal names a place in x
+    found = write(x) if whole else in_pieces(write, x)
+    return found if shared is None else replace(found, global_scale=shared)
 
 
 def values(q: Quantized, format: Format, path: Path) -> Array:
@@ -94,6 +90,28 @@ def derived(x: Array, format: Format, path: Path) -> Array:
     top = np.float32(_GLOBAL[path.nvfp4_global])
     with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(top / amax if path.nvfp4_operand == "encode" else amax / top)
+
+
+def _written(
+    x: Array, stored: Array, dtype: np.dtype[Any], format: Format, path: Path, ulps: tuple[int, int]
+) -> tuple[Array, Array]:
+    """Return the codes of numbers, one a byte, and the codes of their groups' scales."""
+    groups = grouped(x, format, path)
+    both = _Global.of(stored, path, groups.ndim - 1)
+    amax = group_amax(groups)
+    if np.isnan(amax).any():  # NaN counts for nothing
+        amax = np.fmax.reduce(np.abs(groups), axis=-1, initial=0)
+    own = dtype if path.scale_division == "input" else np.dtype(np.float32)
+
+    def at(top: float) -> tuple[Array, Array]:
+        share = narrow(amax.astype(np.float64) / top, own).astype(np.float32)
+        scales = _scales(amax, share, np.float32(top), both, path, ulps[0])
+        return scales, _codes(groups, amax, decode(scales, "e4m3fn"), both, path, ulps[1])
+
+    scales, codes = at(6.0)
+    if path.nvfp4_largest == "four_over_six":
+        scales, codes = _better(groups, (scales, codes), at(4.0), both.g)
+    return ungrouped(codes, x.shape, path), scales
 
 
 @dataclass(frozen=True)
@@ -148,11 +166,14 @@ def _codes(groups: Array, amax: Array, s: Array, both: _Global, path: Path, ulps
             numbers = groups / (scale / inverse)
         else:
             numbers = moved(groups / (scale * g), ulps)
-    gone = ((s == 0) & ((amax == 0) | (path.nvfp4_tiny_group == "zero")))[..., None]
-    own = ~np.isnan(groups)
-    numbers = np.where(np.isnan(numbers) & own, np.float32(np.nan), numbers)  # 0 / 0: its sign is a machine's
-    codes = encode(np.where(gone & own, np.float32(0), numbers), "e2m1", saturating(path))
-    return np.where(gone, np.uint8(0), codes)
+    gone = (s == 0) & ((amax == 0) | (path.nvfp4_tiny_group == "zero"))
+    if np.isnan(numbers).any():
+        own = ~np.isnan(groups)
+        numbers[np.isnan(numbers) & own] = np.nan  # 0 / 0, whose sign is a machine's
+        numbers[gone[..., None] & own] = 0
+    codes = encode(numbers, "e2m1", saturating(path))
+    codes[gone] = 0
+    return codes
 
 
 def _factors(q: Quantized, format: Format, path: Path) -> tuple[Array, Array, Array]:

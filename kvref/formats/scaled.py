@@ -124,7 +124,7 @@ def _quantize(
         raise DTypeError(f"x has dtype {given.dtype}, expected float32, float16 or bfloat16")
     check_shape("x", given, AXES)
     with np.errstate(invalid="ignore"):
-        wide = given.astype(np.float32)
+        wide = given.astype(np.float32, copy=False)
     own = _scales("scales", scales, format.group == "given", format, (1, given.shape[1]))
     second = _scales("global_scale", global_scale, format.global_scale == "given", format, (1,))
     if format.family == "amax":
