@@ -19,6 +19,7 @@ from kvref.attention.bounds import Bound, dense_bound
 from kvref.attention.masks import Variant, VariantArgs, attended
 from kvref.attention.merge import State
 from kvref_conformance.claims import Claims
+from kvref_conformance.code_problems import code_bound
 from kvref_conformance.problems import Problem
 
 
@@ -77,15 +78,18 @@ def _from_top_left(problem: Problem, variant: dict[str, Any]) -> dict[str, Any]:
 def _solve(problem: Problem, claims: Claims) -> Expected:
     canonical = with_choices(problem, claims)
     arguments: VariantArgs = canonical.variant  # type: ignore[assignment]  # a Mapping with the same keys
-    state, bound = dense_bound(
-        canonical.q,
-        canonical.k,
-        canonical.v,
-        query_start_loc=canonical.query_start_loc,
-        seq_lens=canonical.seq_lens,
-        arithmetic=claims.arithmetic.resolve(problem.dtype),
-        **arguments,
-    )
+    if canonical.codes is not None:
+        state, bound = code_bound(canonical, arguments, claims)
+    else:
+        state, bound = dense_bound(
+            canonical.q,
+            canonical.k,
+            canonical.v,
+            query_start_loc=canonical.query_start_loc,
+            seq_lens=canonical.seq_lens,
+            arithmetic=claims.arithmetic.resolve(problem.dtype),
+            **arguments,
+        )
     lse, lse_bound = _spell_lse(state, bound, problem, claims)
     exact = _finds(canonical)
     return Expected(state.out, lse, np.where(exact[..., None], 0.0, bound.out), lse_bound, exact)
@@ -123,7 +127,7 @@ def _spell_lse(state: State, bound: Bound, problem: Problem, claims: Claims) -> 
 
 
 def _digest(problem: Problem, claims: Claims) -> bytes:
-    state = blake2b(digest_size=16)
+    state = blake2b(b"" if problem.codes is None else problem.codes.format.encode(), digest_size=16)
     arrays = [problem.q, problem.k, problem.v, problem.seq_lens, problem.query_lens]
     for name in sorted(problem.variant):
         value = problem.variant[name]

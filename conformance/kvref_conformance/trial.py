@@ -14,6 +14,7 @@ from kvref.attention.bounds import exceeds
 from kvref.attention.bounds.compare import worst
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
+from kvref_conformance.code_problems import present_codes
 from kvref_conformance.contracts import Answer, Call
 from kvref_conformance.host import Host
 from kvref_conformance.oracle import Expected, Oracle
@@ -85,7 +86,8 @@ class Trial:
         Raises: Failed if the call gives no answer.
         """
         where = Placement(seed=self.case.seed + 1) if placement is None else placement
-        return self.call(present(problem, self.case, where, lse=lse), problem)
+        ask = present if problem.codes is None else present_codes
+        return self.call(ask(problem, self.case, where, lse=lse), problem)
 
     def expect_attention(self, problem: Problem, result: Result, tokens: Array | None = None) -> None:
         """Hold an answer to the oracle: exact where the problem is exact, within the bound elsewhere.

@@ -8,6 +8,8 @@ from kvref_conformance.checks.check import Check
 TOPICS = (
     *("dense", "paged", "dead_slots", "strides", "masks", "spans", "merge", "logits"),
     *("writes", "mla", "sparse", "rope", "layouts", "calls"),
+    *("formats_elements", "formats_scales", "formats_micro", "formats_integers", "formats_bytes"),
+    "formats_attend",
 )
 #: Checks of no topic: they draw whole problems.
 DRAWN = "drawn"

@@ -21,7 +21,7 @@ EVERY = tuple(VERBS)
 #: Verbs that return what they compute.
 RETURNING = tuple(name for name, verb in VERBS.items() if verb.returns)
 #: Verbs whose requests may have no context.
-RAGGED = (*ATTENDING, "mla_attention", "sparse_attention", "select_topk")
+RAGGED = (*ATTENDING, "mla_attention", "sparse_attention", "select_topk", "quantized_paged_attention")
 #: Added to one context of a batch, so that it is long enough to be split.
 LONG = 288
 

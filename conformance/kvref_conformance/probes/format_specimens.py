@@ -6,16 +6,19 @@ from dataclasses import replace
 import numpy as np
 
 from kvref.arrays import Array
-from kvref.formats.format import Format
+from kvref.formats.format import FORMATS, Format
 from kvref.formats.paths import Path
 from kvref.formats.scaled import acceptable, unpacked
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
+from kvref_conformance.code_problems import present_codes
 from kvref_conformance.contracts import Call
 from kvref_conformance.formatted import SCALES, Reading, Writing, givens, outputs_of
 from kvref_conformance.probes.carriers import Geometry
+from kvref_conformance.probes.code_caches import attends, code_needles
 from kvref_conformance.probes.format_cases import format_case, format_cases, kind_of, places_of, with_tokens
 from kvref_conformance.probes.random import dyadic
+from kvref_conformance.problems import Placement
 from kvref_conformance.trial import Result, bits
 
 #: Tokens of a specimen, and of the longest group along tokens.
@@ -65,7 +68,17 @@ def formatted_call(verb: str, claims: Claims) -> Call:
     case = format_case(verb, name, claims.dtypes[0], heads, head_dim)
     if verb == "quantize_kv":
         return some_numbers(case, path).call(path)
-    return some_codes(case, path).call(path)
+    if verb == "dequantize_kv":
+        return some_codes(case, path).call(path)
+    name = next((name for name in claims.formats if attends(FORMATS[name]) and places_of(name, claims)), name)
+    case = replace(
+        format_case(verb, name, claims.dtypes[0], *places_of(name, claims)[0][::-1]),
+        query_lens=(1,),
+        block_size=claims.block_sizes[0],
+    )
+    return present_codes(
+        code_needles(case, np.zeros((1, case.num_q_heads), np.int64), path), case, Placement(seed=1)
+    )
 
 
 def wrong_bytes(writing: Writing, path: Path, result: Result) -> Mapping[str, Array]:

@@ -197,7 +197,7 @@ def _near_quotients(kind: Format, scale: float, dtype: str) -> Array:
     every = numbers.every_half(dtype)
     with np.errstate(invalid="ignore"):
         size = np.abs(every.astype(np.float64))
-    return every[(size >= points[1] * scale / 4) & (size <= most)]
+    return np.asarray(every[(size >= points[1] * scale / 4) & (size <= most)])
 
 
 def _ranges(size: int, kind: Format, case: Case) -> Array:

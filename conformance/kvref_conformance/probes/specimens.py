@@ -14,8 +14,10 @@ from kvref.attention.bounds import exceeds, rope_bound
 from kvref.attention.sparse import valid_topk_rows
 from kvref_conformance.cases import Case, Level, lattice
 from kvref_conformance.claims import Claims
+from kvref_conformance.code_problems import present_codes
 from kvref_conformance.contracts import ATTENDING, Call
 from kvref_conformance.probes.caches import CodedCache, layout_cases
+from kvref_conformance.probes.code_caches import code_needles, coded_cases
 from kvref_conformance.probes.format_specimens import (
     read_cases,
     some_codes,
@@ -200,6 +202,12 @@ def _dequantize(case: Case, claims: Claims, turn: int) -> Specimen:
     return Specimen(reading.call(path), lambda trial, result: wrong_numbers(reading, path, result))
 
 
+def _attend_codes(case: Case, claims: Claims, turn: int) -> Specimen:
+    problem = code_needles(case, hunt_near(case, -(turn % 2), -1, -2), claims.path())
+    call = present_codes(problem, case, Placement(seed=case.seed + 1), lse="lse" in claims.features)
+    return Specimen(call, wrong_attention(problem))
+
+
 def wrong_attention(problem: Problem) -> Wrong:
     """Return the judge of answers to an attention problem."""
 
@@ -224,6 +232,7 @@ _BUILDERS: dict[str, Callable[[Case, Claims, int], Specimen]] = {
     "convert_layout": _convert,
     "quantize_kv": _quantize,
     "dequantize_kv": _dequantize,
+    "quantized_paged_attention": _attend_codes,
 }
 
 _CASES: dict[str, Lattice] = {
@@ -234,4 +243,5 @@ _CASES: dict[str, Lattice] = {
     "convert_layout": layout_cases,
     "quantize_kv": written_cases,
     "dequantize_kv": read_cases,
+    "quantized_paged_attention": coded_cases,
 }

@@ -13,6 +13,7 @@ from kvref.attention.dense import attention
 from kvref.attention.merge import State, merge
 from kvref.attention.mla import mla_attention
 from kvref.attention.paged import append_and_attend, paged_attention, write_kv
+from kvref.attention.quantized import quantized_paged_attention
 from kvref.attention.rope import Yarn, apply_rope
 from kvref.attention.sparse import select_topk, sparse_attention
 from kvref.formats.format import Quantized
@@ -138,6 +139,13 @@ class Reference:
     def dequantize_kv(self, codes: Array, *, format: str, dtype: str, **scales: Array) -> Array:
         """Turn codes back into numbers by the declared path."""
         return decoded(Quantized(codes, **scales), format, dtype=dtype, path=self.claims.path())
+
+    def quantized_paged_attention(
+        self, q: Array, k_cache: Array, v_cache: Array, *, return_lse: bool = False, **rest: Any
+    ) -> Any:
+        """Attend over a cache of codes by the declared path."""
+        state = quantized_paged_attention(q, k_cache, v_cache, path=self.claims.path(), **rest)
+        return _rounded(state, q, return_lse)
 
 
 def _rounded(state: State, q: Array, return_lse: bool) -> Any:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from kvref.arrays import Array, as_array, dtype_name, widen
 from kvref.attention.arithmetic import Arithmetic, resolved
 from kvref.attention.bounds.attention import Bound, fill_in, judge_request, no_bound
-from kvref.attention.bounds.decoding import PLAIN, Decoding
+from kvref.attention.bounds.decoding import Decoding
 from kvref.attention.masks import VariantArgs
 from kvref.attention.merge import State
 from kvref.attention.paged import locate
@@ -79,15 +79,15 @@ def quantized_paged_bound(
 
 def decoding_of(
     caches: tuple[CodeCache, CodeCache], slots: tuple[Array, Array], read: Array, kv_len: int
-) -> Decoding:
+) -> Decoding | None:
     """Return how a kernel decodes a context of which it reads some positions, in some slots.
 
     One rounding for each scale that is no power of two. A kernel that rounds keys and values to the dtype of
-    q has done so by the path, and rounds nothing else.
+    q has done so by the path, and rounds nothing else: None.
     """
     form = caches[0].format
     if caches[0].path.attend_values == "input":
-        return PLAIN
+        return None
     units = np.ones((3, kv_len, caches[0].codes.shape[2]))
     for unit, cache in zip(units, caches, strict=False):
         unit[read] = np.maximum(1.0, _units(cache, slots))
