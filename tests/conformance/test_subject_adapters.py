@@ -60,12 +60,16 @@ OF_FORMATS = {
     "ggml": ("xllamacpp",),
     "ggml_vector": ("xllamacpp",),
     "vllm_cpu_fp8": ("vllm", "torch"),
+    "vllm_int4": ("vllm", "torch"),
+    "vllm_int8": ("vllm", "torch"),
+    "sglang_mx16": ("sglang", "torch"),
 }
 ALL = LIBRARIES | OF_FORMATS
 #: What an adapter may import beside its library: the record of claims, and the other adapters' packing.
 SHARED = (
-    *("collections", "ctypes", "functools", "importlib", "itertools", "typing", "numpy", "ml_dtypes"),
-    *("kvref.attention.arithmetic", "kvref_conformance.claims", "kvref_conformance.subjects.onnx"),
+    *("collections", "ctypes", "functools", "importlib", "itertools", "os", "sys", "types", "typing"),
+    *("numpy", "ml_dtypes", "kvref.attention.arithmetic", "kvref_conformance.claims"),
+    *(f"kvref_conformance.subjects.{shared}" for shared in ("onnx_models", "onnx_attention", "vllm_triton")),
 )
 
 
@@ -141,7 +145,8 @@ def test_missing_library_is_named(name: str, monkeypatch: pytest.MonkeyPatch) ->
     module = BUILT_IN[name].partition(":")[0]
     monkeypatch.setitem(sys.modules, ALL[name][0], None)
     monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.delitem(sys.modules, "kvref_conformance.subjects.onnx_models", raising=False)
+    for shared in ("onnx_models", "vllm_triton"):
+        monkeypatch.delitem(sys.modules, f"kvref_conformance.subjects.{shared}", raising=False)
     with pytest.raises(ImportError, match=r"needs .*: pip install"):
         importlib.import_module(module)
 

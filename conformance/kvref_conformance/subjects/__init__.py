@@ -39,4 +39,7 @@ BUILT_IN = {
     "ggml": "kvref_conformance.subjects.ggml_rows:Ggml",
     "ggml_vector": "kvref_conformance.subjects.ggml_rows:GgmlVector",
     "vllm_cpu_fp8": "kvref_conformance.subjects.vllm_cpu_fp8:VllmCpuFP8",
+    "vllm_int4": "kvref_conformance.subjects.vllm_int4:VllmInt4",
+    "vllm_int8": "kvref_conformance.subjects.vllm_int8:VllmInt8",
+    "sglang_mx16": "kvref_conformance.subjects.sglang_mx16:SglangMX16",
 }
