@@ -10,6 +10,7 @@ Source: IEEE 754-2019 (formats, subnormal numbers); Higham 2002, sections 2.1 an
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -44,18 +45,21 @@ class Format:
         """
         if not isinstance(dtype, str) or not dtype.startswith(("float", "bfloat")):
             raise DTypeError(f"dtype = {dtype!r}, expected the name of a real dtype")
-        info: Any = ml_dtypes.finfo(dtype_of(dtype))
-        truncated = 2.0 if rounding == "truncate" else 1.0
-        wide_range = float(info.smallest_normal) <= 2.0**-126
-        underflow = (
-            float(info.smallest_normal) if wide_range else float(info.smallest_subnormal) / 2 * truncated
-        )
-        return Format(2.0 ** -(int(info.nmant) + 1) * truncated, underflow, float(info.max))
+        return _costs(dtype, rounding == "truncate")
 
     def rounded(self, size: Array) -> Array:
         """Return how far a number of at most this size may move; infinity where the format overflows."""
         moved = self.roundoff * size + self.underflow
         return np.where(size + moved > self.largest, np.inf, moved)
+
+
+@lru_cache
+def _costs(dtype: str, truncating: bool) -> Format:
+    info: Any = ml_dtypes.finfo(dtype_of(dtype))
+    most = 2.0 if truncating else 1.0
+    wide_range = float(info.smallest_normal) <= 2.0**-126
+    underflow = float(info.smallest_normal) if wide_range else float(info.smallest_subnormal) / 2 * most
+    return Format(2.0 ** -(int(info.nmant) + 1) * most, underflow, float(info.max))
 
 
 @dataclass(frozen=True, kw_only=True)
