@@ -13,6 +13,7 @@ For porters: run `losses` to see what each format costs at worst; a bound nobody
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -139,7 +140,7 @@ def _written(format: Format, high: Array, up: Array) -> tuple[Array, Quantized, 
     return made, stored, free
 
 
-def _given(format: Format) -> dict[str, Array]:
+def _given(format: Format) -> dict[str, Any]:
     """Return the scales that a format is given."""
     if format.group == "given":
         return {"scales": np.array([UNIT], np.float32)}
