@@ -29,10 +29,17 @@ import numpy as np  # noqa: E402
 from kvref.formats.casts import encode  # noqa: E402
 from kvref.formats.elements import decode  # noqa: E402
 from kvref.formats.paths import CANONICAL, Path  # noqa: E402
-from kvref.formats.scaled import Quantized, quantize  # noqa: E402
+from kvref.formats.scaled import Quantized, decoded, quantize  # noqa: E402
 
 NUM_KV_HEADS, HEAD_DIM = 8, 128
 GLOBAL_SCALE = np.float32([2.0**-9])
+
+#: How torchao writes and reads NVFP4.
+TORCHAO = Path(
+    nvfp4_division="two_reciprocals",
+    nvfp4_scale_floor="smallest_normal",
+    nvfp4_decode_order="scales_first",
+)
 
 Run = Callable[[], tuple[np.ndarray, ...]]
 
@@ -108,13 +115,33 @@ def mxfp4_torchao(x: np.ndarray) -> tuple[Run, Run]:
 def nvfp4_torchao(x: np.ndarray) -> tuple[Run, Run]:
     torch, module = _torch(), importlib.import_module("torchao.prototype.mx_formats.nvfp4_tensor")
     numbers, scale = torch.from_numpy(x), torch.from_numpy(GLOBAL_SCALE)
-    path = Path(nvfp4_division="two_reciprocals", nvfp4_scale_floor="smallest_normal")
 
     def peer() -> tuple[np.ndarray, ...]:
         scales, codes = module.nvfp4_quantize(numbers, 16, scale)
         return codes.numpy(), _bytes(scales)
 
-    return lambda: _parts(quantize(x, "nvfp4", global_scale=GLOBAL_SCALE, path=path)), peer
+    return lambda: _parts(quantize(x, "nvfp4", global_scale=GLOBAL_SCALE, path=TORCHAO)), peer
+
+
+def read_mxfp4_torchao(x: np.ndarray) -> tuple[Run, Run]:
+    torch, module = _torch(), importlib.import_module("torchao.prototype.mx_formats.mx_tensor")
+    kind, stored = torch.float4_e2m1fn_x2, quantize(x, "mxfp4")
+    scales, codes = module.to_mx(torch.from_numpy(x), kind, 32)
+    return (
+        lambda: (decoded(stored, "mxfp4"),),
+        lambda: (module.to_dtype(codes, scales, kind, 32, torch.float32).numpy(),),
+    )
+
+
+def read_nvfp4_torchao(x: np.ndarray) -> tuple[Run, Run]:
+    torch, module = _torch(), importlib.import_module("torchao.prototype.mx_formats.nvfp4_tensor")
+    stored = quantize(x, "nvfp4", global_scale=GLOBAL_SCALE, path=TORCHAO)
+    scale = torch.from_numpy(GLOBAL_SCALE).reshape(())
+    tensor = module.NVFP4Tensor.to_nvfp4(torch.from_numpy(x), per_tensor_scale=scale)
+    return (
+        lambda: (decoded(stored, "nvfp4", path=TORCHAO),),
+        lambda: (tensor.dequantize(torch.float32).numpy(),),
+    )
 
 
 def mxfp4_compressed_tensors(x: np.ndarray) -> tuple[Run, Run]:
@@ -136,12 +163,14 @@ ROWS = (
     Row("E4M3 encode, bfloat16", "torch", encode_bfloat16),
     Row("E2M1 encode, float32", "ml_dtypes", encode_e2m1),
     Row("E4M3 decode", "torch", decode_torch),
-    Row("FP8 with a scale", "torch", scaled_torch),
-    Row("MXFP8", "torchao", mxfp8_torchao),
-    Row("MXFP4", "torchao", mxfp4_torchao),
-    Row("MXFP4", "compressed-tensors", mxfp4_compressed_tensors),
-    Row("NVFP4", "torchao", nvfp4_torchao),
-    Row("NVFP4", "compressed-tensors", nvfp4_compressed_tensors),
+    Row("FP8 with a scale, write", "torch", scaled_torch),
+    Row("MXFP8, write", "torchao", mxfp8_torchao),
+    Row("MXFP4, write", "torchao", mxfp4_torchao),
+    Row("MXFP4, write", "compressed-tensors", mxfp4_compressed_tensors),
+    Row("NVFP4, write", "torchao", nvfp4_torchao),
+    Row("NVFP4, write", "compressed-tensors", nvfp4_compressed_tensors),
+    Row("MXFP4, read", "torchao", read_mxfp4_torchao),
+    Row("NVFP4, read", "torchao", read_nvfp4_torchao),
 )
 
 
