@@ -113,6 +113,8 @@ def divided(x: Array, scale: Array, dtype: np.dtype[Any], path: Path, ulps: int 
             return np.asarray(x * (np.float32(1) / scale))
         if path.scale_division == "input":
             return narrow(x / scale, dtype)
+        if path.scale_division == "input_scale":
+            return narrow(x / narrow(scale, dtype).astype(np.float32), dtype)
         return moved(x / scale, ulps)
 
 

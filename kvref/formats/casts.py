@@ -112,12 +112,13 @@ def nan_codes(element: str, path: Path) -> tuple[int, int]:
             "flipped_zero": (0x8, 0x0),
         }[path.e2m1_nan]
     top = int(np.flatnonzero(values(element) == largest(element))[0])
-    if path.fp8_nan == "largest":
-        return top, 0x80 | top
+    if path.fp8_nan.startswith("largest"):
+        return top, top if path.fp8_nan == "largest_positive" else 0x80 | top
     if element.endswith("fnuz"):
         return 0x80, 0x80
     quiet = 0x7E if element == "e5m2" and path.fp8_nan == "quiet" else 0x7F
-    return quiet, quiet if path.fp8_nan == "positive" else 0x80 | quiet
+    plus = 0x80 | quiet if path.fp8_nan == "negative" else quiet
+    return plus, quiet if path.fp8_nan == "positive" else 0x80 | quiet
 
 
 def _check_cast(kind: FloatElement) -> None:

@@ -19,34 +19,41 @@ For porters: `floor` first; take the exponent field, never a logarithm.
 Source: OCP Microscaling (MX) 1.0, 5.4 and 6.3; torchao's four scale modes; breccia for `nearest`.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, widen
+from kvref.arrays import Array, narrow, widen
 from kvref.formats.elements import FloatElement, decode, element_of, largest
 from kvref.formats.paths import CANONICAL, Path
 
 NAN = 0xFF
+FLOAT32 = np.dtype(np.float32)
 #: The amax / largest that stands in for a smaller one where the path says so.
 SMALLEST_RATIO = np.float32(1e-10)
 
 
-def shared_exponent(amax: Array, element: str, path: Path = CANONICAL) -> Array:
-    """Return the E8M0 byte of groups from their largest magnitudes, float32 >= 0 or NaN, of any shape."""
+def shared_exponent(
+    amax: Array, element: str, path: Path = CANONICAL, dtype: np.dtype[Any] = FLOAT32
+) -> Array:
+    """Return the E8M0 byte of groups from their largest magnitudes, float32 >= 0 or NaN, of any shape.
+
+    `dtype` is that of the numbers, in which some writers also take the logarithm.
+    """
     least = SMALLEST_RATIO * np.float32(largest(element))
     size = np.maximum(amax, least) if path.mx_zero_group == "1e-10" else amax
-    rule = (
-        _by_logarithm
-        if path.mx_exponent == "log2" and path.mx_scale not in ("even", "even_one_bit")
-        else _by_bits
-    )
+    works = dtype if path.mx_exponent == "log2_input" else FLOAT32
     with np.errstate(divide="ignore", invalid="ignore"):
-        exponent = np.where(size == 0, -np.inf, rule(size, element, path.mx_scale))
+        if path.mx_exponent == "field" or path.mx_scale in ("even", "even_one_bit"):
+            exponent = _by_bits(size, element, path.mx_scale)
+        else:
+            exponent = _by_logarithm(size, element, path.mx_scale, works)
+        exponent = np.where(size == 0, -np.inf, exponent)
     byte = np.clip(np.where(np.isnan(amax), 0, exponent), -127, 127) + 127
-    no_number = np.isnan(amax) | (np.isinf(amax) & (path.mx_inf_group == "nan"))
-    return np.where(no_number, NAN, byte).astype(np.uint8)
+    if path.mx_inf_group != "largest":
+        byte = np.where(np.isinf(amax), NAN if path.mx_inf_group == "nan" else NAN - 1, byte)
+    return np.where(np.isnan(amax), NAN, byte).astype(np.uint8)
 
 
 def scale_of(exponents: Array) -> Array:
@@ -103,11 +110,11 @@ def _by_bits(amax: Array, element: str, rule: str) -> Array:
     return field - _emax(element)
 
 
-def _by_logarithm(amax: Array, element: str, rule: str) -> Array:
-    """Return the exponents by a logarithm rounded to float32, as code that calls log2 does."""
-    ratio = amax / np.float32(largest(element)) if rule in ("rceil", "nearest") else amax
-    log = np.log2(ratio.astype(np.float64)).astype(np.float32)
-    log = np.where(np.isinf(ratio), 128.0, log)
+def _by_logarithm(amax: Array, element: str, rule: str, works: np.dtype[Any]) -> Array:
+    """Return the exponents by a logarithm rounded to `works`, as code that calls log2 does."""
+    ratio = narrow(amax / np.float32(largest(element)), works) if rule in ("rceil", "nearest") else amax
+    log = narrow(np.log2(ratio.astype(np.float64)), works).astype(np.float32)
+    log = np.where(np.isinf(amax), 128.0, log)
     if rule in ("rceil", "nearest"):
         return np.asarray(np.ceil(log) if rule == "rceil" else np.rint(log))
     return np.asarray((np.floor(log) if rule == "floor" else np.ceil(log)) - _emax(element))

@@ -13,6 +13,7 @@ Source: OCP Microscaling (MX) 1.0, 6.3.
 """
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from kvref.formats.casts import encode
 from kvref.formats.elements import decode
 from kvref.formats.exponents import NAN, scale_of, shared_exponent
 from kvref.formats.format import Format, Quantized, check_divides
+from kvref.formats.integers import refuse_nan
 from kvref.formats.paths import Path
 from kvref.formats.pieces import in_pieces
 
@@ -29,23 +31,34 @@ from kvref.formats.pieces import in_pieces
 _SATURATING = ("e4m3_overflow", "e5m2_overflow", "fnuz_overflow")
 
 
-def quantize(x: Array, format: Format, path: Path) -> Quantized:
-    """Quantise float32 x [num_tokens, num_kv_heads, head_dim]; codes come one a byte.
+def quantize(x: Array, dtype: np.dtype[Any], format: Format, path: Path) -> Quantized:
+    """Quantise float32 x [num_tokens, num_kv_heads, head_dim] that came in `dtype`; codes come one a byte.
 
-    Raises: FormatError if groups do not divide the axis they run along.
+    Raises: FormatError if groups do not divide the axis they run along, or the path refuses a NaN.
     """
+    if format.element == "e2m1" and path.e2m1_nan == "refuse":
+        refuse_nan(x, format.element)
 
     def write(x: Array) -> Quantized:
         groups = grouped(x, format, path)
-        scales = shared_exponent(group_amax(groups), format.element, path)
+        scales = shared_exponent(group_amax(groups), format.element, path, dtype)
         with np.errstate(all="ignore"):
-            quotients = groups / scale_of(scales)[..., None]
+            quotients = groups / divisor_of(scales, path)[..., None]
         quotients[scales == NAN] = 0
         codes = encode(quotients, format.element, saturating(path))
         codes[scales == NAN] = 0  # also where the path stores zeros as −0
         return Quantized(ungrouped(codes, x.shape, path), scales)
 
     return write(x) if path.scale_axis == "tokens" else in_pieces(write, x)
+
+
+def divisor_of(scales: Array, path: Path) -> Array:
+    """Return what a writer divides by under each scale byte, float32: the scale, but perhaps for byte 0."""
+    scale = scale_of(scales)
+    if path.mx_smallest_divisor == "exact":
+        return scale
+    least = 1.0 if path.mx_smallest_divisor == "one" else 2.0**-126
+    return np.where(scales == 0, np.float32(least), scale)
 
 
 def factors(q: Quantized, format: Format, path: Path) -> tuple[Array, Array]:

@@ -31,6 +31,7 @@ from kvref.formats.pieces import in_pieces
 _GLOBAL = {"amax/2688": 2688.0, "amax/448": 448.0}
 #: Codes of E4M3: the smallest number 2^-9, the smallest normal number 2^-6, 0.125, and 1.
 _SMALLEST, _SMALLEST_NORMAL, _EPSILON, _UNIT = (np.uint8(code) for code in (0x01, 0x08, 0x20, 0x38))
+_NAN = np.uint8(0x7F)
 _ONE = np.float32(1)
 
 
@@ -99,6 +100,7 @@ def _written(
     groups = grouped(x, format, path)
     both = _Global.of(stored, path, groups.ndim - 1)
     amax = group_amax(groups)
+    lost = np.isnan(amax) & (path.nvfp4_nan_group == "nan")
     if np.isnan(amax).any():  # NaN counts for nothing
         amax = np.fmax.reduce(np.abs(groups), axis=-1, initial=0)
     own = dtype if path.scale_division == "input" else np.dtype(np.float32)
@@ -111,6 +113,7 @@ def _written(
     scales, codes = at(6.0)
     if path.nvfp4_largest == "four_over_six":
         scales, codes = _better(groups, (scales, codes), at(4.0), both.g)
+    scales, codes = np.where(lost, _NAN, scales), np.where(lost[..., None], np.uint8(0), codes)
     return ungrouped(codes, x.shape, path), scales
 
 

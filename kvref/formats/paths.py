@@ -19,27 +19,29 @@ PATHS: dict[str, tuple[str, ...]] = {
     "e4m3_overflow": ("saturate", "nan"),
     "e5m2_overflow": ("saturate", "inf"),
     "fnuz_overflow": ("saturate", "nan"),
-    "fp8_nan": ("signed", "positive", "quiet", "largest"),
+    "fp8_nan": ("signed", "positive", "negative", "quiet", "largest", "largest_positive"),
     "fp8_zero": ("kept", "negative_only", "dropped"),
     "e2m1_nan": ("largest", "zero", "negative_zero", "signed_zero", "flipped_zero", "refuse"),
     "e2m1_ties": ("even", "away", "toward_zero"),
     "e2m1_zero": ("kept", "negative_only", "dropped", "negative"),
     "int_ties": ("even", "away", "up"),
     "int8_lowest": ("-128", "-127"),
-    "scale_division": ("divide", "reciprocal", "input", "approximate"),
+    "scale_division": ("divide", "reciprocal", "input", "input_scale", "approximate"),
     "tensor_scale": ("amax", "unit", "amax_over_200", "amax_over_100"),
     "scale_floor": ("none", "1e-6", "1e-4", "smallest_normal"),
     "scale_power": ("exact", "up"),
     "mx_scale": ("floor", "ceil", "even", "even_one_bit", "rceil", "nearest"),
-    "mx_exponent": ("field", "log2"),
+    "mx_exponent": ("field", "log2", "log2_input"),
     "mx_zero_group": ("smallest", "1e-10"),
-    "mx_inf_group": ("largest", "nan"),
+    "mx_inf_group": ("largest", "top", "nan"),
+    "mx_smallest_divisor": ("exact", "smallest_normal", "one"),
     "mx_span": ("head", "flattened"),
     "nvfp4_operand": ("decode", "encode"),
     "nvfp4_global": ("amax/2688", "amax/448", "unit"),
     "nvfp4_division": ("divide", "reciprocal", "two_reciprocals", "encode", "approximate"),
     "nvfp4_scale_floor": ("zero", "smallest", "smallest_normal", "epsilon", "one"),
     "nvfp4_tiny_group": ("zero", "largest"),
+    "nvfp4_nan_group": ("ignored", "nan"),
     "nvfp4_largest": ("six", "four_over_six"),
     "constant_group": ("zero", "nan"),
     "q8_0_reciprocal": ("of_scale", "of_amax"),
@@ -79,12 +81,14 @@ class Path:
     mx_exponent: str = "field"
     mx_zero_group: str = "smallest"
     mx_inf_group: str = "largest"
+    mx_smallest_divisor: str = "exact"
     mx_span: str = "head"
     nvfp4_operand: str = "decode"
     nvfp4_global: str = "amax/2688"
     nvfp4_division: str = "divide"
     nvfp4_scale_floor: str = "zero"
     nvfp4_tiny_group: str = "zero"
+    nvfp4_nan_group: str = "ignored"
     nvfp4_largest: str = "six"
     constant_group: str = "zero"
     q8_0_reciprocal: str = "of_scale"

@@ -130,7 +130,7 @@ def _quantize(
     if format.family == "amax":
         found = amax.quantize(wide, given.dtype, format, own, path, ulps[1])
     elif format.family == "mx":
-        found = mx.quantize(wide, format, path)
+        found = mx.quantize(wide, given.dtype, format, path)
     elif format.family == "nvfp4":
         found = nvfp4.quantize(wide, given.dtype, format, second, path, ulps)
     elif format.family == "affine":
