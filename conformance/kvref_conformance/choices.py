@@ -70,8 +70,10 @@ _HAZARDS: dict[str, dict[str, str]] = {
     },
     "fp8_nan": {
         "positive": "the sign of a NaN is lost, so equal inputs have unequal bytes, and hashes, by writer",
+        "negative": "every NaN is stored as −NaN, so equal inputs have unequal bytes, and hashes, by writer",
         "quiet": "a NaN of E5M2 has a code of its own, so equal inputs have unequal bytes by writer",
         "largest": "a NaN is stored as an ordinary number, and what produced it is never found",
+        "largest_positive": "a NaN of any sign is stored as the largest number, and is never found",
     },
     "fp8_zero": {
         "negative_only": "−0 loses its sign and a tiny negative keeps it: bytes differ by writer at zeros",
@@ -103,6 +105,7 @@ _HAZARDS: dict[str, dict[str, str]] = {
     "scale_division": {
         "reciprocal": "a code in a hundred or so is one off: two roundings where division has one",
         "input": "the quotient has the few bits of the input's dtype: a code in thirty is one off",
+        "input_scale": "the scale too has the few bits of the input's dtype: all codes lean to one side",
         "approximate": "near a tie the code is not determined: the same tokens may be stored as other bytes",
     },
     "tensor_scale": {
@@ -127,12 +130,18 @@ _HAZARDS: dict[str, dict[str, str]] = {
     },
     "mx_exponent": {
         "log2": "a maximum one last place below a power of two takes the next scale: its group loses a bit",
+        "log2_input": "a maximum near a power of two takes the scale of the other side of it",
     },
     "mx_zero_group": {
         "1e-10": "groups of zeros have another scale byte, so equal caches have unequal hashes",
     },
     "mx_inf_group": {
+        "top": "a group with an infinity has the scale 2^127 whatever the rule: the bytes differ by writer",
         "nan": "one infinity makes all elements of its group NaN",
+    },
+    "mx_smallest_divisor": {
+        "smallest_normal": "under the scale byte 0x00 codes are made for 2^-126: they are read as half of it",
+        "one": "under the scale byte 0x00 codes are made for 1, and so are all zero",
     },
     "mx_span": {
         "flattened": "a group may span two heads, so a head's codes depend on its neighbour and on sharding",
@@ -158,6 +167,9 @@ _HAZARDS: dict[str, dict[str, str]] = {
     },
     "nvfp4_tiny_group": {
         "largest": "codes of ±6 lie under a scale of zero: whoever replaces that scale reads large numbers",
+    },
+    "nvfp4_nan_group": {
+        "nan": "one NaN makes NaN of the fifteen numbers beside it",
     },
     "nvfp4_largest": {
         "four_over_six": "a group's scale depends on two rounding errors, which other writers do not compare",
