@@ -33,6 +33,8 @@ from kvref.formats.scaled import dequantize
 
 #: At most eight roundings to float32 lie between x and the number that is rounded to an element.
 _ROUNDINGS = 8 * 2.0**-24
+#: The scale of byte 0 in microscaled formats.
+SMALLEST_SCALE = 2.0**-127
 
 
 def loss_bound(x: ArrayLike, quantized: Quantized, format: str | Format, *, path: Path = CANONICAL) -> Array:
@@ -80,6 +82,8 @@ def loss_of_codes(
         if kind.name == "ggml_nvfp4":  # far past the last code many distances are alike, and the first wins
             past = np.where(np.isinf(highest), np.inf, past)
         lost = np.abs(line.slope) * (np.maximum(gap, past) + off)
+        if kind.family == "mx" and path.mx_smallest_divisor == "one":
+            lost = np.where(line.slope == SMALLEST_SCALE, np.inf, lost)  # all codes are 0, whatever x was
         lost = np.where(line.slope == 0, gone(quantized, kind, path, line, dtype), lost)
         return np.where(np.isfinite(numbers) & np.isfinite(line.slope) & ~np.isnan(lost), lost, np.inf)
 
@@ -139,11 +143,16 @@ def _off(size: Array, line: Line, format: Format, path: Path, dtype: str) -> Arr
             off = off + 1.01 * (1 + stretched) * (u * np.abs(line.offset) + eta) / scale
     elif format.name == "int4_token_head":  # up to 15 steps of the scale's mantissa are the zero
         off = np.where(extreme, np.inf, off + 2.0**-18 * (size + 16))
-    elif path.scale_division == "input" and dtype in HALF_DTYPES and format.family in ("amax", "affine"):
+    elif format.family == "mx" and path.mx_smallest_divisor != "exact":  # half of u is rounded, or nothing
+        return np.where(scale == SMALLEST_SCALE, size, off)
+    elif path.scale_division.startswith("input") and dtype in HALF_DTYPES:
         u, eta = HALF_DTYPES[dtype]
-        if format.family == "affine":
+        if format.family == "affine" and path.scale_division == "input":
             return off + 3 * u * size + eta
-        cast = scale / narrow(scale, dtype).astype(np.float64)
+        if format.family != "amax":
+            return off
+        as_cast = narrow(scale, dtype) if path.scale_division == "input_scale" else scale
+        cast = scale / as_cast.astype(np.float64)
         off = off + size * (np.abs(cast - 1) + u * cast) + eta
         off = np.where(np.isinf(cast), np.nan, off)  # 0 / 0 is among the quotients
     return off

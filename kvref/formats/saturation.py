@@ -85,7 +85,9 @@ def _of_amax(format: Format, path: Path, line: Line) -> Array:
 def _of_shared_exponent(format: Format, path: Path) -> float:
     top = largest(format.element)
     power = 2.0 ** (int(np.frexp(top)[1]) - 1)
-    return _NEARLY * {
+    # a logarithm of up to 128 in bfloat16 is off by up to a half, and its ratio by a step
+    nearly = 2.0**0.51 if path.mx_exponent == "log2_input" else _NEARLY
+    return nearly * {
         "floor": 2 * power,
         "ceil": power,
         "rceil": top,

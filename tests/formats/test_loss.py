@@ -25,7 +25,7 @@ DECISIONS = {
         *("e4m3_overflow", "e5m2_overflow", "fnuz_overflow", "scale_division", "tensor_scale"),
         *("scale_floor", "scale_power", "int_ties", "int8_lowest"),
     ),
-    "mx": ("mx_scale", "mx_exponent", "mx_zero_group", "e2m1_ties", "scale_axis"),
+    "mx": (*("mx_scale", "mx_exponent", "mx_zero_group", "mx_smallest_divisor", "e2m1_ties", "scale_axis"),),
     "nvfp4": (
         *("nvfp4_operand", "nvfp4_global", "nvfp4_division", "nvfp4_scale_floor", "nvfp4_tiny_group"),
         *("nvfp4_largest", "e2m1_ties", "scale_axis", "scale_division"),
