@@ -27,6 +27,16 @@ def test_faulty_example_breaks_what_the_docs_say(examples: Path) -> None:
     assert set(re.findall(r"^FAIL  (\S+)", done.stdout, re.MULTILINE)) == {"KV-ATTN-012", "KV-ATTN-021"}
 
 
+def test_example_cache_conforms_to_what_it_declares(examples: Path) -> None:
+    """A cast that gives NaN past the largest number breaks the canonical answer and keeps the declared one."""
+    undeclared = run(kvref("check", "my_cache.py:Subject", "--no-finds"), examples)
+    assert undeclared.returncode == 1, undeclared.stdout + undeclared.stderr
+    failing = set(re.findall(r"^FAIL  (\S+)", undeclared.stdout, re.MULTILINE))
+    assert failing == {"KV-FMT-003", "KV-FMT-024"}
+    declared = run(kvref("check", "my_cache_declared.py:Subject", "--no-finds"), examples)
+    assert declared.returncode == 0, declared.stdout + declared.stderr
+
+
 def test_example_test_passes(examples: Path) -> None:
     """The test of the docs runs by itself under pytest."""
     command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(examples)]
