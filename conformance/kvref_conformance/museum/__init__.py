@@ -12,6 +12,8 @@ from kvref_conformance.museum.exhibit import Exhibit
 TOPICS = (
     *("dense", "paged", "dead_slots", "strides", "masks", "spans", "merge", "logits"),
     *("writes", "mla", "sparse", "rope", "layouts", "calls"),
+    *("formats_elements", "formats_scales", "formats_micro"),
+    *("formats_integers", "formats_bytes", "formats_attend"),
 )
 
 

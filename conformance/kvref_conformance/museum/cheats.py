@@ -1,7 +1,7 @@
 """Cheats: subjects that answer without doing the work, or do it and leave a mess. No verb of theirs may pass.
 
-Each offers every verb. They get right answers from the built-in subject where they need some, and then return
-something else, or less, or touch what is not theirs.
+Each offers every verb. They get right answers from the built-in subjects where they need some, and then
+return something else, or less, or touch what is not theirs.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,8 @@ import numpy as np
 
 from kvref.arrays import Array, is_real
 from kvref_conformance.claims import Claims
-from kvref_conformance.contracts import VERBS
+from kvref_conformance.contracts import FORMATTED, VERBS
+from kvref_conformance.subjects.bitwise import Bitwise
 from kvref_conformance.subjects.tiled import Tiled
 
 #: What a verb returns, as a tuple, and the tensors it wrote in place.
@@ -40,7 +41,8 @@ class Cheat:
 
     def right(self, verb: str, *tensors: Array, **options: Any) -> Any:
         """Return the right answer, its effects on caches included."""
-        return getattr(Tiled(), verb)(*tensors, **options)
+        honest = Bitwise() if verb in FORMATTED else Tiled()
+        return getattr(honest, verb)(*tensors, **options)
 
     def changed(self, change: Callable[[Array], Array], verb: str, *tensors: Array, **options: Any) -> Any:
         """Return the right answer with every output changed; caches are changed where they are written."""

@@ -13,7 +13,7 @@ from kvref.arrays import Array
 from kvref_conformance.contracts import Call
 
 #: Verbs whose requests can be taken apart.
-CUT = ("attention", "paged_attention")
+CUT = ("attention", "paged_attention", "quantized_paged_attention")
 
 
 def worst_request(call: Call, observed: Array, right: Array) -> int:

@@ -1,9 +1,9 @@
 """An exhibit: a real public fault as the smallest faulty change to a correct implementation.
 
-Decorating a subclass of `Tiled` with `exhibit` narrows it to the verbs and the domain that show the fault,
-and attaches a frozen record: what the fault breaks, where it was seen, and how a report names it. The class
-is a subject like any other, so `kvref check` can be pointed at it. Where a requirement has no public fault to
-show, the exhibit is a plant: `seen_in` is empty.
+Decorating a subclass of a built-in subject (`Tiled`, or `Bitwise` for formats) with `exhibit` narrows it to
+the verbs and the domain that show the fault, and attaches a frozen record: what the fault breaks, where it
+was seen, and how a report names it. The class is a subject like any other, so `kvref check` can be pointed
+at it. Where a requirement has no public fault to show, the exhibit is a plant: `seen_in` is empty.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ def exhibit(
     features: tuple[str, ...] = (),
     **limits: Any,
 ) -> Callable[[T], T]:
-    """Make a subclass of `Tiled` an exhibit: `limits` are fields of its claims beside the features."""
+    """Make a subclass of a built-in subject an exhibit: `limits` are fields of its claims beside features."""
 
     def decorate(subject: T) -> T:
         domain: dict[str, Any] = {"head_dims": (64,), "block_sizes": (16,), "dtypes": ("float32",), **limits}

@@ -97,8 +97,9 @@ class Amax(Exponents, Integers, Groups):
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             if rule == "divide":
                 return wide / scales
-            if rule == "input":
-                return (wide / scales).astype(x.dtype).astype(np.float32)
+            if rule in ("input", "input_scale"):
+                own = scales if rule == "input" else scales.astype(x.dtype).astype(np.float32)
+                return (wide / own).astype(x.dtype).astype(np.float32)
             return wide * (np.float32(1) / scales)
 
     def write_element(self, x: Array, element: str) -> Array:

@@ -5,6 +5,8 @@ a subnormal, and 0xFF is NaN. The exponent of a maximum is read from its bits; a
 shifted until it has a leading one.
 """
 
+from typing import Any
+
 import numpy as np
 
 from kvref.arrays import Array
@@ -31,15 +33,21 @@ class Exponents(Floats):
         """Return the float32 bits of byte 0xFF."""
         return INFINITE | 0x400000
 
-    def shared_exponent(self, amax: Array, element: str) -> Array:
-        """Return the exponents of groups with these maxima (float32, not NaN), clamped to what E8M0 has."""
-        rule = self.says("mx-scale")
-        if self.says("mx-exponent") == "log2" and not rule.startswith("even"):  # a rule of bits
-            exponent = self.by_logarithm(amax, element, rule)
+    def shared_exponent(self, amax: Array, element: str, dtype: np.dtype[Any]) -> Array:
+        """Return the exponents of groups with these maxima (float32, not NaN), clamped to what E8M0 has.
+
+        `dtype` is that of the numbers.
+        """
+        rule, taken = self.says("mx-scale"), self.says("mx-exponent")
+        if taken != "field" and not rule.startswith("even"):  # a rule of bits
+            works = dtype if taken == "log2_input" else np.dtype(np.float32)
+            exponent = self.by_logarithm(amax, element, rule, works)
         elif rule in ("rceil", "nearest"):
             exponent = self.by_quotient(amax, element, rule)
         else:
             exponent = self.by_binade(amax, element, rule) - self.largest_exponent(element)
+        if self.says("mx-inf-group") == "top":
+            exponent = np.where(bits_of(amax) == INFINITE, 127, exponent)
         return np.clip(exponent, -127, 127)
 
     def largest_exponent(self, element: str) -> int:
@@ -55,14 +63,15 @@ class Exponents(Floats):
         exponent, fraction = split(amax)
         return exponent + (fraction > 0) if rule == "ceil" else exponent
 
-    def by_logarithm(self, amax: Array, element: str, rule: str) -> Array:
-        """Return the exponent as float32 logarithms give it, which round up just below a power of two."""
+    def by_logarithm(self, amax: Array, element: str, rule: str, works: np.dtype[Any]) -> Array:
+        """Return the exponent as rounded logarithms give it, which round up just below a power of two."""
         whole = rule in ("rceil", "nearest")
-        ratio = amax / self.largest_float(element) if whole else amax
-        with np.errstate(divide="ignore"):
-            log = np.log2(ratio.astype(np.float64)).astype(np.float32)
+        with np.errstate(divide="ignore", over="ignore"):
+            ratio = (amax / self.largest_float(element)).astype(works) if whole else amax
+            log = np.log2(ratio.astype(np.float64)).astype(works).astype(np.float32)
         rounding = np.floor if rule == "floor" else np.rint if rule == "nearest" else np.ceil
         exponent = np.clip(rounding(log), -512, 128).astype(np.int64)
+        exponent = np.where(bits_of(amax) == INFINITE, 128, exponent)
         return exponent if whole else exponent - self.largest_exponent(element)
 
     def largest_float(self, element: str) -> np.float32:

@@ -133,12 +133,12 @@ class Floats(Decisions):
         if element == "e2m1":
             return self.nan_without_code(negative)
         rule = self.says("fp8-nan")
-        if rule == "largest":
-            return fields.largest | bit
+        if rule.startswith("largest"):
+            return fields.largest | (bit if rule == "largest" else np.zeros_like(bit))
         if element.endswith("fnuz"):
             return np.full_like(bit, 0x80)
-        if rule == "positive":
-            return np.full_like(bit, 0x7F)
+        if rule in ("positive", "negative"):
+            return np.full_like(bit, 0x7F if rule == "positive" else 0xFF)
         return (0x7E if rule == "quiet" and element == "e5m2" else 0x7F) | bit
 
     def nan_without_code(self, negative: Array) -> Array:

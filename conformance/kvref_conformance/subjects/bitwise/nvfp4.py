@@ -25,8 +25,15 @@ class NVFP4(Amax):
             global_scale = self.own_global(x, kind)
         groups = self.grouped(x.astype(np.float32), kind)
         codes, scales = self.best(groups, self.over_groups(global_scale, kind), x.dtype)
-        codes = self.ungrouped(codes, kind, x.shape[1])
+        lost = self.lost(groups)
+        codes = self.ungrouped(np.where(lost[..., None], 0, codes).astype(np.uint8), kind, x.shape[1])
+        scales = np.where(lost, 0x7F, scales).astype(np.uint8)
         return Coded(codes, scales, None, None if given else global_scale)
+
+    def lost(self, groups: Array) -> Array:
+        """Say which groups are NaN as a whole."""
+        broken = np.isnan(groups).any(axis=-1)
+        return np.asarray(broken) & (self.says("nvfp4-nan-group") == "nan")
 
     def own_global(self, x: Array, kind: Kind) -> Array:
         """Return the global scale of a tensor `[1]` or of each vector `[num_tokens, num_kv_heads]`."""

@@ -41,7 +41,7 @@ class Packing(Decisions):
         return (low, high) if order == "low_first" else (high, low)
 
     def scale_places(self, tokens: int, groups: int, layout: str) -> Array:
-        """Return where the scales `[tokens, groups]` of one head and block lie there, counted from its start."""
+        """Return where the scales `[tokens, groups]` of one head and block lie, counted from its start."""
         t, s = np.arange(tokens)[:, None], np.arange(groups)[None, :]
         if layout == "interleaved":
             return t // 4 * 4 * groups + 4 * s + t % 4

@@ -1,0 +1,338 @@
+"""Faults of attention over codes: the wrong scales, the wrong slot's scales, and codes that are nobody's."""
+
+from typing import Any
+
+import numpy as np
+
+from kvref.arrays import Array
+from kvref_conformance.museum.exhibit import exhibit
+from kvref_conformance.subjects.bitwise import Bitwise
+from kvref_conformance.subjects.tiled import Tiled
+
+_ATTEND = ("quantized_paged_attention",)
+_GIVEN, _SLOTS = ("fp8_e4m3", "int8"), ("fp8_e4m3_token_head", "int8_token_head", "mxfp8_e4m3")
+
+#: What hardly any attention over codes satisfies that reads other numbers than the codes stand for.
+ANY_ATTENTION = tuple(f"KV-FMT-{number:03d}" for number in (71, 90, 91, 92, 93, 94))
+
+
+def but(*broken: str) -> tuple[str, ...]:
+    """Return those requirements without the ones that are broken outright."""
+    return tuple(name for name in ANY_ATTENTION if name not in broken)
+
+
+@exhibit(
+    as_if="keys were read with the scales of values, and values with those of keys",
+    fault="F18 row mapping",
+    breaks=("KV-FMT-091",),
+    may_also_break=but("KV-FMT-091"),
+    verbs=_ATTEND,
+    features=("prefill",),
+    formats=("fp8_e4m3", "fp8_e4m3_token_head"),
+)
+class ScalesSwapped(Bitwise):
+    """The two scales change places.
+
+    A plant of two arguments of one type in the wrong order. A checkpoint with one scale for both hides it,
+    and so does a test with two that are alike.
+    """
+
+    def quantized_paged_attention(self, *tensors: Array, **options: Any) -> Any:
+        """Swap, then attend."""
+        options["k_scales"], options["v_scales"] = options.get("v_scales"), options.get("k_scales")
+        return super().quantized_paged_attention(*tensors, **options)
+
+
+@exhibit(
+    as_if="keys and values were both read with the product of their scales",
+    fault="F13 scale or encoding",
+    seen_in=("vllm-project/vllm#37054",),
+    breaks=("KV-FMT-091",),
+    may_also_break=but("KV-FMT-091"),
+    verbs=_ATTEND,
+    features=("prefill",),
+    formats=_GIVEN,
+)
+class ScalesMultiplied(Bitwise):
+    """Some of the code takes one scale, some the other, and some their product.
+
+    A latent cache has one row for both, and so one scale. Its backends disagreed which: one used the scale of
+    keys, one that of values, one multiplied them.
+    """
+
+    def quantized_paged_attention(self, *tensors: Array, **options: Any) -> Any:
+        """Multiply, then attend."""
+        product = np.asarray(options["k_scales"] * options["v_scales"], np.float32)
+        return super().quantized_paged_attention(
+            *tensors, **{**options, "k_scales": product, "v_scales": product}
+        )
+
+
+@exhibit(
+    as_if="the cache of keys was read for values",
+    fault="F18 row mapping",
+    seen_in=("ikawrakow/ik_llama.cpp#1592",),
+    breaks=("KV-FMT-091",),
+    may_also_break=but("KV-FMT-091"),
+    verbs=_ATTEND,
+    features=("prefill",),
+    formats=(*_GIVEN, "ggml_q8_0"),
+)
+class KeysReadAsValues(Bitwise):
+    """A path for latent caches is taken by layers that are not latent.
+
+    With a quantised cache some layers were sent down the path on which values are part of the keys. A base
+    model got slightly worse; the tuned one talked nonsense.
+    """
+
+    def quantized_paged_attention(self, q: Array, k_cache: Array, v_cache: Array, **options: Any) -> Any:
+        """Read keys twice."""
+        options["v_scales"] = options.get("k_scales")
+        return super().quantized_paged_attention(q, k_cache, k_cache, **options)
+
+
+@exhibit(
+    as_if="keys and values were read without their scales",
+    fault="F21 one path only",
+    seen_in=("vllm-project/vllm#42580", "vllm-project/vllm#51363", "sgl-project/sglang#22615"),
+    breaks=("KV-FMT-090", "KV-FMT-091"),
+    may_also_break=but("KV-FMT-090", "KV-FMT-091"),
+    verbs=_ATTEND,
+    features=("prefill",),
+    formats=_GIVEN,
+)
+class ScalesDropped(Bitwise):
+    """A fast path returns before the line that multiplies.
+
+    If queries are FP8 as well, codes are handed on as they are, and the scales were meant to be applied
+    later. One kernel interface forwarded them and its successor did not.
+    """
+
+    def product(self, numbers: Array, scales: Array, dtype: np.dtype[Any]) -> Array:
+        """Return the numbers of the codes."""
+        return numbers.astype(dtype)
+
+
+@exhibit(
+    as_if="the scale of keys was applied to the keys and to the logits",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-090",),
+    may_also_break=but("KV-FMT-090"),
+    verbs=_ATTEND,
+    features=("prefill",),
+    formats=_GIVEN,
+)
+class KeyScaleTwice(Bitwise):
+    """Keys are dequantised, and the scale is folded into that of the softmax.
+
+    A plant of two ways to do one thing that were both taken.
+    """
+
+    def quantized_paged_attention(self, *tensors: Array, **options: Any) -> Any:
+        """Square the scale of keys."""
+        options["k_scales"] = options["k_scales"] * options["k_scales"]
+        return super().quantized_paged_attention(*tensors, **options)
+
+
+@exhibit(
+    as_if="scales of kv heads were indexed by query head",
+    fault="F18 row mapping",
+    breaks=("KV-FMT-091",),
+    may_also_break=but("KV-FMT-091"),
+    verbs=_ATTEND,
+    features=("prefill",),
+    formats=_GIVEN,
+)
+class ScaleByQueryHead(Bitwise):
+    """The index into the scales is that of the query head, modulo their number.
+
+    A plant: with as many query heads as kv heads it is right. The first query head of each group then has the
+    scale of another kv head.
+    """
+
+    group = 1
+
+    def quantized_paged_attention(self, q: Array, k_cache: Array, *rest: Array, **options: Any) -> Any:
+        """Note the size of a group, then attend."""
+        self.group = q.shape[1] // k_cache.shape[2]
+        return super().quantized_paged_attention(q, k_cache, *rest, **options)
+
+    def given_scales(self, scales: Array, x: Array) -> Array:
+        """Take the scale that the first query head of each group finds."""
+        first = np.arange(len(scales)) * self.group % len(scales)
+        return super().given_scales(scales[first], x)
+
+
+@exhibit(
+    as_if="scales of slots were found by position and not through the block table",
+    fault="F12 layout",
+    breaks=("KV-FMT-092",),
+    may_also_break=but("KV-FMT-092"),
+    verbs=_ATTEND,
+    features=("prefill",),
+    formats=_SLOTS,
+)
+class ScaleByPosition(Bitwise):
+    """Codes are found through the table, scales as if the blocks were in order.
+
+    A plant. It is right for a cache with one request that was never preempted.
+    """
+
+    def quantized_paged_attention(self, *tensors: Array, **options: Any) -> Any:
+        """Lay the scales of the first blocks where each request's table points."""
+        block_tables = options["block_tables"]
+        for name in ("k_scales", "v_scales"):
+            scales = options.get(name)
+            if scales is not None and scales.ndim > 1:
+                wrong = scales.copy()
+                for table in block_tables:
+                    known = table[(table >= 0) & (table < len(scales))]
+                    wrong[known] = scales[np.arange(len(known)) % len(scales)]
+                options[name] = wrong
+        return super().quantized_paged_attention(*tensors, **options)
+
+
+@exhibit(
+    as_if="a token was read with the scale of the token before it",
+    fault="F01 boundary",
+    breaks=("KV-FMT-092",),
+    may_also_break=but("KV-FMT-092"),
+    verbs=_ATTEND,
+    features=("prefill",),
+    formats=_SLOTS,
+)
+class ScaleOfSlotBefore(Bitwise):
+    """The pointer to the scales starts one slot late.
+
+    A plant of a scale that lies in front of its codes for a reader that expects it behind them.
+    """
+
+    def by_slot(self, part: Array | None) -> Array | None:
+        """Move every scale one slot on."""
+        right = super().by_slot(part)
+        return right if right is None or right.ndim == 1 else np.roll(right, 1, axis=0)
+
+
+@exhibit(
+    as_if="scales of values that take turns by fours were read in order",
+    fault="F12 layout",
+    seen_in=("vllm-project/vllm#50084", "vllm-project/vllm#55976"),
+    breaks=("KV-FMT-071",),
+    may_also_break=but("KV-FMT-071"),
+    verbs=_ATTEND,
+    features=("prefill",),
+    formats=("nvfp4", "mxfp4_group16"),
+    choices={"v-scale-layout": "interleaved"},
+)
+class TurnsIgnored(Bitwise):
+    """The writer arranges scales of values for one kernel, and another reads them.
+
+    Every tensor has its shape and dtype, keys are right, and values are under the scales of other tokens and
+    groups. The relative error of values was 0.76 where 0.095 is due, and the test's tolerance was wider.
+    """
+
+    def in_order_of_slots(self, scales: Array | None) -> Array | None:
+        """Read them as they lie."""
+        return scales
+
+
+@exhibit(
+    as_if="scales of values were put in turns over heads instead of tokens",
+    fault="F12 layout",
+    seen_in=("vllm-project/vllm#49012",),
+    breaks=("KV-FMT-071",),
+    may_also_break=but("KV-FMT-071"),
+    verbs=_ATTEND,
+    features=("prefill",),
+    formats=("nvfp4",),
+    choices={"v-scale-layout": "interleaved"},
+)
+class TurnsOverHeads(Bitwise):
+    """The size of a block is read from the axis of heads.
+
+    In a layout with heads outermost the second extent is their number. Four heads take turns where four
+    tokens should; with fewer the kernel refuses.
+    """
+
+    def in_order_of_slots(self, scales: Array | None) -> Array | None:
+        """Take turns along the other axis, over as many as there are."""
+        if scales is None or scales.ndim < 4:
+            return scales
+        blocks, slots, heads, groups = scales.shape
+        turns = 4 if heads % 4 == 0 else heads
+        pages = scales.reshape(blocks, slots, heads // turns, groups, turns)
+        return pages.swapaxes(-1, -2).reshape(scales.shape)
+
+
+class _Multiplies(Tiled):
+    """Values are multiplied by their weights, those of weight zero too, and tiles are read whole."""
+
+    def tiles(self, kv_len: int) -> list[Array]:
+        """Return tiles that are all full."""
+        return [np.arange(start, start + self.tile) for start in range(0, kv_len, self.tile)]
+
+    def blended(self, weights: Array, v: Array) -> Array:
+        """Return P·V, zero times whatever is there included."""
+        values = v[:, self.kv_heads(len(weights), v.shape[1])].transpose(1, 0, 2)
+        return np.asarray(weights @ values)
+
+
+@exhibit(
+    as_if="dead codes were multiplied by a weight of zero",
+    fault="F10 NaN spread",
+    seen_in=("vllm-project/vllm#57716",),
+    breaks=("KV-FMT-093",),
+    verbs=_ATTEND,
+    features=("prefill",),
+    formats=("fp8_e4m3", "mxfp4", "fp8_e4m3_token_head"),
+)
+class DeadCodesMultiplied(Bitwise):
+    """Scores of dead slots are masked, and their values take part in P·V.
+
+    Bytes of a pooled latent cache held NaN codes that no request owned. Zero times NaN is NaN, and from the
+    first step on the request was lost.
+    """
+
+    def kernel(self) -> Tiled:
+        """Return a kernel that reads whole tiles."""
+        return _Multiplies()
+
+
+@exhibit(
+    as_if="the sinks were left out where the cache is quantised",
+    fault="F21 one path only",
+    seen_in=("kekzl/imp#1345", "NVIDIA/cudnn-frontend#636"),
+    breaks=("KV-FMT-094",),
+    verbs=_ATTEND,
+    features=("prefill", "sinks"),
+    formats=_GIVEN,
+)
+class SinksDroppedUnderFormats(Bitwise):
+    """Each cache dtype has a kernel of its own, and the sinks reached one of them.
+
+    The launchers for quantised caches took a number of sinks and no pointer to them. A model with learned
+    sinks used up its tokens and answered nothing.
+    """
+
+    def quantized_paged_attention(self, *tensors: Array, sinks: Array | None = None, **options: Any) -> Any:
+        """Attend without sinks."""
+        return super().quantized_paged_attention(*tensors, **options)
+
+
+@exhibit(
+    as_if="the window was left out where the cache is quantised",
+    fault="F21 one path only",
+    breaks=("KV-FMT-094",),
+    verbs=_ATTEND,
+    features=("prefill", "window"),
+    formats=_GIVEN,
+)
+class WindowDroppedUnderFormats(Bitwise):
+    """The quantised kernel reads the whole context.
+
+    A plant, of the exhibit before for another argument.
+    """
+
+    def quantized_paged_attention(self, *tensors: Array, window: int | None = None, **options: Any) -> Any:
+        """Attend without a window."""
+        return super().quantized_paged_attention(*tensors, **options)

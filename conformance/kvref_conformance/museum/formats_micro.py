@@ -1,0 +1,459 @@
+"""Faults of small groups: the shared exponent, and the two scales of NVFP4."""
+
+from typing import Any
+
+import numpy as np
+
+from kvref.arrays import Array
+from kvref_conformance.museum.exhibit import exhibit
+from kvref_conformance.museum.formats_elements import ANY_READ, ANY_WRITE, less
+from kvref_conformance.subjects.bitwise import Bitwise
+from kvref_conformance.subjects.bitwise.exponents import NAN_BYTE
+from kvref_conformance.subjects.bitwise.floats import INFINITE, bits_of, from_bits
+from kvref_conformance.subjects.bitwise.kinds import Kind
+
+_WRITE, _READ = ("quantize_kv",), ("dequantize_kv",)
+_MX, _NVFP4 = ("mxfp4", "mxfp8_e4m3"), ("nvfp4",)
+
+#: What hardly any writer of an MX format satisfies whose scales are wrong.
+MX_WRITE = (*ANY_WRITE, *(f"KV-FMT-{number:03d}" for number in (30, 31, 32, 33, 34, 35, 54, 70, 71)))
+#: The same for NVFP4.
+TWO_LEVELS = (*ANY_WRITE, *(f"KV-FMT-{number:03d}" for number in (40, 41, 42, 43, 44, 45, 54, 70, 71)))
+
+
+@exhibit(
+    as_if="the exponent of the maximum was rounded up",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-030",),
+    may_also_break=less(MX_WRITE, "KV-FMT-030"),
+    verbs=_WRITE,
+    formats=_MX,
+)
+class ExponentRoundedUp(Bitwise):
+    """The shared exponent is a ceiling.
+
+    A plant, of a rule that some libraries declare: nothing saturates, and all groups but those whose maximum
+    is a power of two lose a bit.
+    """
+
+    def by_binade(self, amax: Array, element: str, rule: str) -> Array:
+        """Round up."""
+        return super().by_binade(amax, element, "ceil")
+
+
+@exhibit(
+    as_if="the exponent was taken from a logarithm",
+    fault="F01 boundary",
+    breaks=("KV-FMT-031",),
+    may_also_break=("KV-FMT-030",),
+    verbs=_WRITE,
+    formats=_MX,
+)
+class ExponentFromLogarithm(Bitwise):
+    """The exponent is the floor of a float32 logarithm.
+
+    A plant of what a widely used emulation does: the logarithm of 7.9999995 rounds to 3, so the group gets
+    twice its scale. Inputs in bfloat16 never show it.
+    """
+
+    def by_binade(self, amax: Array, element: str, rule: str) -> Array:
+        """Take the logarithm."""
+        return self.by_logarithm(amax, element, rule, np.dtype(np.float32)) + self.largest_exponent(element)
+
+
+@exhibit(
+    as_if="the maximum was rounded to bfloat16 before its exponent was taken",
+    fault="F01 boundary",
+    seen_in=("pytorch/ao#4725",),
+    breaks=("KV-FMT-030", "KV-FMT-031"),
+    verbs=_WRITE,
+    formats=_MX,
+)
+class MaximumRoundedFirst(Bitwise):
+    """The maximum passes through a shorter dtype, and may come out as the next power of two.
+
+    It was found when a kernel was made to agree with its reference: some maxima crossed the threshold and
+    were scaled for numbers that are not there.
+    """
+
+    def amax(self, groups: Array) -> Array:
+        """Round the maximum to 8 bits."""
+        word = bits_of(super().amax(groups))
+        kept = word + 0x7FFF + (word >> 16 & 1) >> 16 << 16
+        return from_bits(np.where(word >= INFINITE, word, kept))
+
+
+@exhibit(
+    as_if="elements past the largest number became NaN under the shared scale",
+    fault="F11 overflow",
+    breaks=("KV-FMT-032",),
+    may_also_break=less(MX_WRITE, "KV-FMT-032"),
+    verbs=_WRITE,
+    formats=("mxfp8_e4m3",),
+)
+class ElementsOverflow(Bitwise):
+    """The cast under a shared scale does not saturate.
+
+    A plant. By the standard's rule a group's maximum may be up to 511 scales, and 448 is the last number; a
+    plain cast makes NaN of what lies between 464 and that.
+    """
+
+    def write_float(self, x: Array, element: str, *, saturate: bool = False) -> Array:
+        """Store NaN for what overflows."""
+        code = super().write_float(x, element, saturate=saturate)
+        past = np.abs(np.asarray(x, np.float32)) > 464
+        return np.where(past & (element == "e4m3fn"), code | 0x7F, code).astype(np.uint8)
+
+
+@exhibit(
+    as_if="a group of zeros had the scale NaN",
+    fault="F10 NaN spread",
+    breaks=("KV-FMT-033",),
+    may_also_break=("KV-FMT-026",),
+    verbs=_WRITE,
+    formats=_MX,
+)
+class ZeroGroupHasNaNScale(Bitwise):
+    """The scale of a group of zeros is the byte that a cast of 0.0 gives.
+
+    A plant: E8M0 has no zero, and one library's cast returns NaN for it. The group is 32 NaN.
+    """
+
+    def broken(self, amax: Array) -> Array:
+        """Count a maximum of zero among what is no number."""
+        return np.asarray(super().broken(amax) | (amax == 0))
+
+
+@exhibit(
+    as_if="NaN was passed over when the maximum was taken",
+    fault="F10 NaN spread",
+    breaks=("KV-FMT-034",),
+    verbs=_WRITE,
+    formats=_MX,
+)
+class NaNPassedOver(Bitwise):
+    """The maximum of a group ignores NaN, as `fmax` does.
+
+    A plant: the group gets an ordinary scale, and the NaN the code of a number, where E2M1 has nothing else
+    to give.
+    """
+
+    def amax(self, groups: Array) -> Array:
+        """Return the largest number."""
+        return self.number_amax(np.asarray(groups, np.float32))
+
+
+@exhibit(
+    as_if="one infinity made its group NaN",
+    fault="F11 overflow",
+    breaks=("KV-FMT-035",),
+    verbs=_WRITE,
+    formats=_MX,
+)
+class InfinityMakesGroupNaN(Bitwise):
+    """The largest exponent is taken for a NaN's.
+
+    A plant, of an answer that others declare. One overflow upstream costs 31 neighbours.
+    """
+
+    def broken(self, amax: Array) -> Array:
+        """Count infinity among what is no number."""
+        return bits_of(amax) >= INFINITE
+
+
+@exhibit(
+    as_if="the scale byte was shifted into the exponent field, so that 0x00 is 0 and 0xFF infinity",
+    fault="F13 scale or encoding",
+    seen_in=("NVIDIA/TransformerEngine#3262", "triton-lang/triton#11624"),
+    breaks=("KV-FMT-036", "KV-FMT-037"),
+    may_also_break=("KV-FMT-080",),
+    verbs=_READ,
+    formats=(*_MX, "mxfp8_e5m2"),
+)
+class ScaleByteShifted(Bitwise):
+    """A byte becomes a float by one shift.
+
+    It is right for 254 bytes of 256. 2^-127 is a subnormal float32, which the shift makes 0, and so a whole
+    group of tiny numbers; NaN becomes infinity, under which zeros are NaN and the rest is not.
+    """
+
+    def smallest_power(self) -> int:
+        """Return the bits of 0."""
+        return 0
+
+    def nan_power(self) -> int:
+        """Return the bits of infinity."""
+        return NAN_BYTE << 23
+
+
+@exhibit(
+    as_if="scale bytes were taken for numbers and not for exponents",
+    fault="F13 scale or encoding",
+    seen_in=("jundot/omlx#2159",),
+    breaks=("KV-FMT-036",),
+    may_also_break=(*less(ANY_READ, "KV-FMT-036"), "KV-FMT-054"),
+    verbs=_READ,
+    formats=_MX,
+)
+class ScaleBytesAsNumbers(Bitwise):
+    """Scales have the dtype uint8, and are multiplied in as they are.
+
+    The decoder asked for the dtype that says E8M0, and these files say bytes. Numbers came out five orders of
+    magnitude too large.
+    """
+
+    def read_power(self, codes: Array) -> Array:
+        """Return the bytes."""
+        return codes.astype(np.float32)
+
+
+@exhibit(
+    as_if="groups ran from one head into the next",
+    fault="F12 layout",
+    breaks=("KV-FMT-038",),
+    verbs=_WRITE,
+    formats=("mxfp4",),
+    head_dims=(80,),
+)
+class GroupsCrossHeads(Bitwise):
+    """A token's heads are one row of channels, cut into groups.
+
+    A plant, of a choice that was not declared. 80 channels are two groups and a half; the other half is the
+    next head's, and a head can no longer be moved alone.
+    """
+
+    def spans_heads(self, kind: Kind) -> bool:
+        """Join the heads."""
+        return kind.family == "mx"
+
+
+@exhibit(
+    as_if="the maximum of a group was not divided by 6",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-040", "KV-FMT-042"),
+    may_also_break=less(TWO_LEVELS, "KV-FMT-040", "KV-FMT-042"),
+    verbs=_WRITE,
+    formats=_NVFP4,
+)
+class SixLeftOut(Bitwise):
+    """The scale of a group is its maximum.
+
+    A plant. Codes reach 1 of 6, and three codes of sixteen are used. Read back, nothing is out of place.
+    """
+
+    def wanted_scale(self, amax: Array, passed: Array, largest: np.float32, dtype: np.dtype[Any]) -> Array:
+        """Divide by the global scale alone."""
+        return super().wanted_scale(amax, passed, np.float32(1), dtype)
+
+
+@exhibit(
+    as_if="codes were made with the scale of the group before it was rounded",
+    fault="F06 order",
+    breaks=("KV-FMT-040",),
+    may_also_break=less(TWO_LEVELS, "KV-FMT-040"),
+    verbs=_WRITE,
+    formats=_NVFP4,
+)
+class ScaleNotYetRounded(Bitwise):
+    """Numbers are divided by the float32 scale, and the reader has the E4M3 one.
+
+    A plant. The two differ by up to a sixteenth, which moves one code in ten.
+    """
+
+    def coded_group(
+        self, groups: Array, passed: Array, largest: int, dtype: np.dtype[Any]
+    ) -> tuple[Array, Array]:
+        """Divide by the scale that was wanted."""
+        codes, scales = super().coded_group(groups, passed, largest, dtype)
+        with np.errstate(all="ignore"):
+            wanted = self.wanted_scale(self.number_amax(groups), passed, np.float32(largest), dtype)
+            numbers = self.under(groups, wanted[..., None], passed[..., None])
+        kept = (self.read_float(scales, "e4m3fn") > 0) & (wanted > 0)
+        return np.where(kept[..., None], self.write_float(numbers, "e2m1"), codes), scales
+
+
+@exhibit(
+    as_if="the global scale was taken for its reciprocal",
+    fault="F13 scale or encoding",
+    seen_in=("modular/modular#6600",),
+    breaks=("KV-FMT-041",),
+    may_also_break=(*less(TWO_LEVELS, "KV-FMT-041"), "KV-FMT-001", "KV-FMT-080", "KV-FMT-081"),
+    verbs=("quantize_kv", "dequantize_kv"),
+    formats=_NVFP4,
+)
+class GlobalScaleReciprocal(Bitwise):
+    """One part of a system stores the scale that divides, another reads it as the one that multiplies.
+
+    Checkpoints of one family hold 1 / g and those of another g, under names that do not say. Numbers are
+    wrong by the square of it.
+    """
+
+    def decode_scale(self, passed: Array) -> Array:
+        """Return the inverse of what it is."""
+        return self.inverse(super().decode_scale(passed))
+
+    def times_global(self, x: Array, passed: Array) -> Array:
+        """Divide."""
+        return np.asarray(x / super().decode_scale(passed))
+
+
+@exhibit(
+    as_if="numbers were read without the global scale",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-041", "KV-FMT-080"),
+    may_also_break=("KV-FMT-081",),
+    verbs=_READ,
+    formats=(*_NVFP4, "nvfp4_token_head"),
+)
+class GlobalScaleLeftOut(Bitwise):
+    """The reader multiplies by the scale of the group and stops.
+
+    A plant: where nothing was calibrated the global scale is 1.
+    """
+
+    def times_global(self, x: Array, passed: Array) -> Array:
+        """Return the numbers."""
+        return x
+
+
+@exhibit(
+    as_if="the global scale was applied twice",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-041",),
+    may_also_break=("KV-FMT-080", "KV-FMT-081"),
+    verbs=_READ,
+    formats=(*_NVFP4, "nvfp4_tensor"),
+)
+class GlobalScaleTwice(Bitwise):
+    """The reader multiplies by it, and it is folded into the scales of groups as well.
+
+    A plant, of two ways to save a multiplication that were both taken.
+    """
+
+    def times_global(self, x: Array, passed: Array) -> Array:
+        """Multiply twice."""
+        return super().times_global(super().times_global(x, passed), passed)
+
+
+@exhibit(
+    as_if="a group's scale past 448 was stored as NaN",
+    fault="F11 overflow",
+    seen_in=("NVIDIA/Model-Optimizer#1397",),
+    breaks=("KV-FMT-042",),
+    may_also_break=("KV-FMT-003", "KV-FMT-040"),
+    verbs=_WRITE,
+    formats=_NVFP4,
+)
+class GroupScaleOverflows(Bitwise):
+    """The cast of a scale to E4M3 does not saturate.
+
+    E4M3 has no infinity, so a scale that is too large is NaN, and the group with it. It was found in a
+    checkpoint that had been saved.
+    """
+
+    def group_scale(self, wanted: Array) -> Array:
+        """Store NaN for what is past the largest number."""
+        return np.where(wanted > 464, 0x7F, super().group_scale(wanted)).astype(np.uint8)
+
+
+@exhibit(
+    as_if="ties between two scales of E4M3 went up",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-042",),
+    may_also_break=("KV-FMT-040", "KV-FMT-043"),
+    verbs=_WRITE,
+    formats=_NVFP4,
+)
+class GroupScaleTiesGoUp(Bitwise):
+    """A half is added to the mantissa of the scale, and the rest is cut off.
+
+    A plant: one inference library has this rounding in its own format of the same name.
+    """
+
+    def group_scale(self, wanted: Array) -> Array:
+        """Round ties up."""
+        right = super().group_scale(wanted)
+        here = self.read_float(right, "e4m3fn")
+        above = self.read_float(np.minimum(right + 1, 0x7E), "e4m3fn")
+        tie = wanted.astype(np.float64) * 2 == here.astype(np.float64) + above
+        return np.where(tie & (right < 0x7E), right + 1, right).astype(np.uint8)
+
+
+@exhibit(
+    as_if="codes of ±6 were stored under a scale of zero",
+    fault="F10 NaN spread",
+    breaks=("KV-FMT-043",),
+    may_also_break=("KV-FMT-042",),
+    verbs=_WRITE,
+    formats=_NVFP4,
+)
+class TinyGroupKeepsCodes(Bitwise):
+    """The guard asks whether the maximum is zero, and the scale is zero before it.
+
+    A plant, of an answer that some kernels declare: x / 0 is infinite, so numbers become ±6 that read as 0.
+    """
+
+    def vanishes(self, amax: Array) -> Array:
+        """Say so of groups of zeros alone."""
+        return np.asarray(amax == 0)
+
+
+@exhibit(
+    as_if="a group of zeros was divided by its scale of zero",
+    fault="F10 NaN spread",
+    seen_in=("flashinfer-ai/flashinfer#3448",),
+    breaks=("KV-FMT-043",),
+    may_also_break=("KV-FMT-042",),
+    verbs=_WRITE,
+    formats=(*_NVFP4, "nvfp4_token_head"),
+)
+class ZeroRowTimesInfinity(Bitwise):
+    """The reciprocal of a scale of zero is infinite, and zero times it NaN.
+
+    A row of padding has a scale of zero on both levels. E2M1 has no NaN: the codes are 6, under a scale that
+    the next reader may replace. It was found in review.
+    """
+
+    def vanishes(self, amax: Array) -> Array:
+        """Say it of no group."""
+        return np.zeros(amax.shape, np.bool_)
+
+
+@exhibit(
+    as_if="the global scale was amax / 448: six times the declared one",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-044",),
+    may_also_break=less(TWO_LEVELS, "KV-FMT-044"),
+    verbs=_WRITE,
+    formats=("nvfp4_tensor", "nvfp4_token_head"),
+)
+class OtherGlobalRule(Bitwise):
+    """The largest group scale is 75 and not 448.
+
+    A plant of two conventions that are called by one name. Each is right by itself; a reader that multiplies
+    by 6 because it expects the other is not.
+    """
+
+    def global_from(self, amax: Array, most: np.float32) -> Array:
+        """Divide by 448."""
+        return super().global_from(amax, np.float32(448))
+
+
+@exhibit(
+    as_if="the largest number of every group was put on 6 where 4 would have lost less",
+    fault="F21 one path only",
+    breaks=("KV-FMT-045",),
+    may_also_break=less(TWO_LEVELS, "KV-FMT-045"),
+    verbs=_WRITE,
+    formats=_NVFP4,
+    choices={"nvfp4-largest": "four_over_six"},
+)
+class FourNeverTried(Bitwise):
+    """The second candidate is made and never chosen.
+
+    A plant: the comparison of the two errors has its sides exchanged for the same one.
+    """
+
+    def error(self, groups: Array, codes: Array, scales: Array, passed: Array) -> Array:
+        """Return nothing to tell them apart by."""
+        return np.zeros(groups.shape[:-1])

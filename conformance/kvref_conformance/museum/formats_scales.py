@@ -1,0 +1,367 @@
+"""Faults of float32 scales: left out, applied the wrong way, another's, or derived from the wrong numbers."""
+
+from typing import Any
+
+import numpy as np
+
+from kvref.arrays import Array
+from kvref_conformance.museum.exhibit import exhibit
+from kvref_conformance.museum.formats_elements import ANY_READ, ANY_WRITE, less
+from kvref_conformance.subjects.bitwise import Bitwise
+from kvref_conformance.subjects.bitwise.coded import Coded
+from kvref_conformance.subjects.bitwise.kinds import Kind
+
+_WRITE, _READ = ("quantize_kv",), ("dequantize_kv",)
+_GIVEN, _ROWS = ("fp8_e4m3",), ("fp8_e4m3_token_head",)
+
+
+@exhibit(
+    as_if="numbers were stored without dividing by the scale",
+    fault="F13 scale or encoding",
+    seen_in=("sgl-project/sglang#18818",),
+    breaks=("KV-FMT-020",),
+    may_also_break=less(ANY_WRITE, "KV-FMT-020"),
+    verbs=_WRITE,
+    formats=_GIVEN,
+)
+class ScaleIgnoredOnWrite(Bitwise):
+    """The writer is never given the scale that the reader multiplies by.
+
+    Scales were loaded from a file and passed as far as the pool, whose caller left them out. With a scale of
+    0.04 most numbers lose four bits, and what is read is 25 times too small.
+    """
+
+    def divided(self, x: Array, scales: Array) -> Array:
+        """Return the numbers themselves."""
+        return x.astype(np.float32)
+
+
+@exhibit(
+    as_if="codes were read without multiplying by the scale",
+    fault="F13 scale or encoding",
+    seen_in=(
+        *("sgl-project/sglang#20705", "vllm-project/vllm#42580", "flashinfer-ai/flashinfer#1023"),
+        *("vllm-project/vllm#51363", "FlashML-org/FreeToken#309"),
+    ),
+    breaks=("KV-FMT-020",),
+    may_also_break=less(ANY_READ, "KV-FMT-020"),
+    verbs=_READ,
+    formats=_GIVEN,
+)
+class ScaleIgnoredOnRead(Bitwise):
+    """The reader has a scale of its own, which is 1.
+
+    It was stored under one name and read under another; or a fast path returned before the line that
+    multiplies; or a wrapper passed it as the wrong positional argument. Where scales are 1 nothing is wrong.
+    """
+
+    def product(self, numbers: Array, scales: Array, dtype: np.dtype[Any]) -> Array:
+        """Return the numbers of the codes."""
+        return numbers.astype(dtype)
+
+
+@exhibit(
+    as_if="codes were divided by the scale",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-020",),
+    may_also_break=less(ANY_READ, "KV-FMT-020"),
+    verbs=_READ,
+    formats=_GIVEN,
+)
+class DividedOnRead(Bitwise):
+    """The reader takes the scale for the one that encodes.
+
+    A plant: both directions are called `scale` in one library or another.
+    """
+
+    def product(self, numbers: Array, scales: Array, dtype: np.dtype[Any]) -> Array:
+        """Divide."""
+        return np.asarray((numbers / scales).astype(dtype))
+
+
+@exhibit(
+    as_if="the scale was applied twice",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-020",),
+    may_also_break=less(ANY_READ, "KV-FMT-020"),
+    verbs=_READ,
+    formats=_GIVEN,
+)
+class ScaleTwiceOnRead(Bitwise):
+    """The reader multiplies, and so does what it hands its numbers to.
+
+    A plant: a scale that is folded into the logits as well as applied to the keys.
+    """
+
+    def product(self, numbers: Array, scales: Array, dtype: np.dtype[Any]) -> Array:
+        """Multiply twice."""
+        return super().product(numbers * scales, scales, dtype)
+
+
+@exhibit(
+    as_if="numbers were divided in the dtype of the input",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-021",),
+    may_also_break=("KV-FMT-009", "KV-FMT-022", "KV-FMT-100"),
+    verbs=_WRITE,
+    formats=_GIVEN,
+    dtypes=("bfloat16",),
+)
+class DividedInInputDtype(Bitwise):
+    """The quotient is rounded to bfloat16 before it is rounded to the element.
+
+    A plant, of a path that is somebody's declared choice: in place, in the model's own dtype. Whoever
+    declares a division in float32 and has this is off by one in three codes of a hundred.
+    """
+
+    def divided(self, x: Array, scales: Array) -> Array:
+        """Round the quotient to the input's dtype."""
+        return super().divided(x, scales).astype(x.dtype).astype(np.float32)
+
+
+@exhibit(
+    as_if="numbers were multiplied by the reciprocal of the scale",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-021",),
+    may_also_break=("KV-FMT-009", "KV-FMT-022"),
+    verbs=_WRITE,
+    formats=_GIVEN,
+    dtypes=("float32", "bfloat16"),
+)
+class MultipliedByReciprocal(Bitwise):
+    """One division for a row, and a multiplication for each number.
+
+    A plant, again of a choice that was not declared. It is faster and rounds twice.
+    """
+
+    def divided(self, x: Array, scales: Array) -> Array:
+        """Multiply by 1 / scale."""
+        return np.asarray(x.astype(np.float32) * (np.float32(1) / scales))
+
+
+@exhibit(
+    as_if="every head had the scale of the first",
+    fault="F18 row mapping",
+    seen_in=("sgl-project/sgl-kernel-xpu#252",),
+    breaks=("KV-FMT-022",),
+    may_also_break=("KV-FMT-024",),
+    verbs=("quantize_kv", "dequantize_kv"),
+    formats=_GIVEN,
+)
+class ScaleOfFirstHead(Bitwise):
+    """The scale is read as one number where it is one a head.
+
+    A pointer to a float was made for one scale a tensor, and the interface around it had grown a scale for
+    each kv head. Where all are alike nothing shows.
+    """
+
+    def given_scales(self, scales: Array, x: Array) -> Array:
+        """Take the first."""
+        return super().given_scales(scales[:1], x)
+
+
+@exhibit(
+    as_if="every head had the scale of the next",
+    fault="F18 row mapping",
+    seen_in=("ROCm/aiter#3894",),
+    breaks=("KV-FMT-022",),
+    may_also_break=("KV-FMT-024",),
+    verbs=("quantize_kv", "dequantize_kv"),
+    formats=_GIVEN,
+)
+class ScaleOfNextHead(Bitwise):
+    """The flat index into the buffer of scales is off.
+
+    Codes and scales are addressed apart, and a layout that shuffles the codes changed the one computation
+    and not the other.
+    """
+
+    def given_scales(self, scales: Array, x: Array) -> Array:
+        """Move every scale to the head before."""
+        return super().given_scales(np.roll(scales, -1), x)
+
+
+@exhibit(
+    as_if="a token's heads had one scale together",
+    fault="F18 row mapping",
+    breaks=("KV-FMT-023",),
+    may_also_break=("KV-FMT-002", "KV-FMT-004", "KV-FMT-021", "KV-FMT-024", "KV-FMT-026", "KV-FMT-100"),
+    verbs=_WRITE,
+    formats=_ROWS,
+)
+class OneScaleForAllHeads(Bitwise):
+    """The maximum is taken over a token, and its heads share it.
+
+    A plant of a reduction over one axis too many. The largest head is right and the others lose bits.
+    """
+
+    def own_scales(self, groups: Array, kind: Kind) -> Array:
+        """Spread the largest scale of a token over its heads."""
+        right = super().own_scales(groups, kind)
+        return np.broadcast_to(right.max(axis=1, keepdims=True), right.shape).copy()
+
+
+@exhibit(
+    as_if="a head was scaled by the maximum of the head beside it",
+    fault="F18 row mapping",
+    seen_in=("kekzl/imp#91",),
+    breaks=("KV-FMT-023",),
+    may_also_break=(*less(ANY_WRITE, "KV-FMT-023"), "KV-FMT-051"),
+    verbs=_WRITE,
+    formats=_ROWS,
+)
+class MaximumOfNeighbour(Bitwise):
+    """The reduction looks at another stretch of memory than the one that is quantised.
+
+    A view of the widest layer's shape was reduced for a layer with fewer channels, so the maximum was of what
+    lay behind. Scales come from numbers that are never stored.
+    """
+
+    def own_scales(self, groups: Array, kind: Kind) -> Array:
+        """Take the neighbour's."""
+        return np.roll(super().own_scales(groups, kind), 1, axis=1)
+
+
+@exhibit(
+    as_if="the scale was the one of the token written before",
+    fault="F06 order",
+    breaks=("KV-FMT-023",),
+    may_also_break=less(ANY_WRITE, "KV-FMT-023"),
+    verbs=_WRITE,
+    formats=_ROWS,
+)
+class ScaleOfPreviousToken(Bitwise):
+    """The scale is stored before the maximum is known.
+
+    A plant of two steps in the wrong order: what is stored is what the register held, from the row before.
+    """
+
+    def own_scales(self, groups: Array, kind: Kind) -> Array:
+        """Take the last row's."""
+        return np.roll(super().own_scales(groups, kind), 1, axis=0)
+
+
+@exhibit(
+    as_if="only positive numbers counted for the maximum",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-025",),
+    may_also_break=less(ANY_WRITE, "KV-FMT-025"),
+    verbs=_WRITE,
+    formats=_ROWS,
+)
+class MaximumWithoutAbs(Bitwise):
+    """The maximum is taken of the numbers and not of their magnitudes.
+
+    A plant. On data around zero the two are nearly alike; a key channel that is always negative saturates.
+    """
+
+    def amax(self, groups: Array) -> Array:
+        """Return the largest number, at least 0."""
+        return np.asarray(groups.astype(np.float32).max(axis=-1, initial=0))
+
+
+@exhibit(
+    as_if="the range was applied before the number was divided by its scale",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-024",),
+    may_also_break=("KV-FMT-003", "KV-FMT-009", "KV-FMT-020", "KV-FMT-021", "KV-FMT-022"),
+    verbs=_WRITE,
+    formats=_GIVEN,
+)
+class ClampedBeforeScaling(Bitwise):
+    """The number is clamped to ±448, then divided.
+
+    A plant of a clamp in the wrong line. Under a scale above 1 the top of the range is never reached; a scale
+    below 1 leaves the clamp without effect.
+    """
+
+    def divided(self, x: Array, scales: Array) -> Array:
+        """Clamp, then divide."""
+        top = self.largest_number("e4m3fn")
+        return super().divided(np.clip(x.astype(np.float32), -top, top), scales)
+
+
+@exhibit(
+    as_if="the maximum was divided by 240, the largest number of another flavour",
+    fault="F13 scale or encoding",
+    breaks=("KV-FMT-025",),
+    may_also_break=less(ANY_WRITE, "KV-FMT-025"),
+    verbs=_WRITE,
+    formats=(*_ROWS, "fp8_e4m3_tensor"),
+)
+class LargestOfAnotherFlavour(Bitwise):
+    """Scales are made for numbers up to 240.
+
+    A plant of a constant that belongs to FNUZ; one engine's manual gives it for both. Nothing saturates, and
+    nearly a bit is lost.
+    """
+
+    def divisor(self, kind: Kind) -> np.float32:
+        """Return 240."""
+        return np.float32(240)
+
+
+@exhibit(
+    as_if="scales that are powers of two were doubled",
+    fault="F01 boundary",
+    seen_in=("microsoft/onnxruntime#32122",),
+    breaks=("KV-FMT-025",),
+    may_also_break=less(ANY_WRITE, "KV-FMT-025"),
+    verbs=_WRITE,
+    formats=_ROWS,
+    choices={"scale-power": "up"},
+)
+class PowerOfTwoDoubled(Bitwise):
+    """A power of two is rounded up to the next one.
+
+    `frexp` has its fraction from a half to one, so an exact power comes with an exponent that is one larger.
+    Whoever takes that exponent has twice the scale for just the maxima that needed no rounding.
+    """
+
+    def power_up(self, scale: Array) -> Array:
+        """Return the power of two above."""
+        return np.ldexp(np.float32(1), np.frexp(scale)[1]).astype(np.float32)
+
+
+@exhibit(
+    as_if="a group of zeros was divided by its scale of zero",
+    fault="F10 NaN spread",
+    seen_in=(
+        *("huggingface/kernels-community#681", "pytorch/ao#4762", "pytorch/ao#4714"),
+        *("THUDM/slime#2256", "ROCm/aiter#4289"),
+    ),
+    breaks=("KV-FMT-026",),
+    verbs=_WRITE,
+    formats=(*_ROWS, "fp8_e4m3_tensor", "fp8_e4m3_group128"),
+    head_dims=(128,),
+)
+class ZeroGroupIsNaN(Bitwise):
+    """0 / 0 is NaN, and E4M3 can store it.
+
+    The scale is amax / 448 without a floor. Padding, an expert that is not used, a channel that is never
+    active: each is a group of zeros, and comes back as NaN, which no descale of zero repairs.
+    """
+
+    def under_zero(self, quotients: Array, scales: Array) -> Array:
+        """Keep the quotients."""
+        return quotients
+
+
+@exhibit(
+    as_if="the writer kept no scale of its own and returned ones",
+    fault="F20 failure as success",
+    breaks=("KV-FMT-023", "KV-FMT-025"),
+    may_also_break=(*less(ANY_WRITE, "KV-FMT-023", "KV-FMT-025"), "KV-FMT-051"),
+    verbs=_WRITE,
+    formats=_ROWS,
+)
+class ScalesNotStored(Bitwise):
+    """Codes are right, and the tensor of scales is as it was allocated.
+
+    A plant: the store of the scale is behind a flag that another format sets.
+    """
+
+    def write_amax(self, x: Array, kind: Kind, scales: Array | None) -> Coded:
+        """Return ones for scales."""
+        right = super().write_amax(x, kind, scales)
+        return right._replace(scales=None if right.scales is None else np.ones_like(right.scales))
