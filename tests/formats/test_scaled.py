@@ -401,3 +401,30 @@ def test_microscaling_as_torchao(format: str, mode: str) -> None:
     assert q.scales is not None
     np.testing.assert_array_equal(q.scales.ravel(), scales.view(torch.uint8).numpy().ravel())
     np.testing.assert_array_equal(q.codes.ravel(), data.view(torch.uint8).numpy().ravel())
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(sorted(FORMATS)),
+    st.sampled_from(sorted(HALVES)),
+    st.booleans(),
+    st.fixed_dictionaries({name: st.sampled_from(answers) for name, answers in PATHS.items()}),
+)
+def test_any_bits_are_answered_or_refused(
+    seed: int, format: str, dtype: str, finite: bool, answers: dict[str, str]
+) -> None:
+    """Any bits of any dtype under any path: bytes and numbers, or an error that names what is wrong."""
+    rng, path = np.random.default_rng(seed), Path.of(answers)
+    x = rng.integers(0, 256, (32, 2, 128 * np.dtype(HALVES[dtype]).itemsize), np.uint8).view(HALVES[dtype])
+    with np.errstate(invalid="ignore"):
+        x = np.where(np.isfinite(x.astype(np.float32)), x, x.dtype.type(0)) if finite else x
+    own = {name: scales[:2] for name, scales in given_scales(format).items()}
+    try:
+        q = quantize(x, format, path=path, **own)
+        shape = dequantize(q, format, path=path).shape
+        other = replace(q, codes=rng.integers(0, 256, q.codes.shape).astype(np.uint8))
+        decoded(other, format, path=path, dtype=dtype)
+    except FormatError:
+        return
+    assert shape == x.shape
+    assert len(acceptable(x, format, path=path, **own)) in (1, 2, 4)
