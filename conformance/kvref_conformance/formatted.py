@@ -64,14 +64,18 @@ class Writing:
         return quantize(self.x, self.kind, scales=self.scales, global_scale=self.global_scale, path=path)
 
     def call(self, path: Path) -> Call:
-        """Return the call of `quantize_kv`."""
+        """Return the call of `quantize_kv`, for what a writer of a path returns."""
+        made = replace(self, x=ordinary(self.x.shape)).stored(path)
+        return self.call_for(outputs_of(made, self.kind))
+
+    def call_for(self, outputs: Mapping[str, Array]) -> Call:
+        """Return the call of `quantize_kv`, for outputs of these extents."""
         tensors = {"x": self.x, "scales": self.scales, "global_scale": self.global_scale}
-        shapes = outputs_of(replace(self, x=ordinary(self.x.shape)).stored(path), self.kind)
         return Call(
             "quantize_kv",
             {name: tensor for name, tensor in tensors.items() if tensor is not None},
             {"format": self.format},
-            {name: OutputSpec(dtype_name(x), x.shape) for name, x in shapes.items()},
+            {name: OutputSpec(dtype_name(x), x.shape) for name, x in outputs.items()},
         )
 
 

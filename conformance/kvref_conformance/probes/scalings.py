@@ -85,7 +85,7 @@ def hard_to_divide(case: Case, path: Path) -> Writing:
             rows.append(in_groups(found, geometry.size))
             continue
         groups = in_groups(found, geometry.size - 1)
-        peak = np.full((len(groups), 1), scale * top).astype(dtype_of(case.dtype))
+        peak = cast(np.full((len(groups), 1), scale * top), case.dtype)
         inside = np.where(np.abs(groups.astype(np.float64)) <= peak.astype(np.float64), groups, peak)
         rows.append(np.concatenate([inside, peak], axis=1))
         if kind.group == "tensor":
