@@ -28,7 +28,7 @@ def test_faulty_example_breaks_what_the_docs_say(examples: Path) -> None:
 
 
 def test_example_cache_conforms_to_what_it_declares(examples: Path) -> None:
-    """A cast that gives NaN past the largest number breaks the canonical answer and keeps the declared one."""
+    """A cast that gives NaN past the largest number breaks the canonical answer and keeps a declared one."""
     undeclared = run(kvref("check", "my_cache.py:Subject", "--no-finds"), examples)
     assert undeclared.returncode == 1, undeclared.stdout + undeclared.stderr
     failing = set(re.findall(r"^FAIL  (\S+)", undeclared.stdout, re.MULTILINE))
