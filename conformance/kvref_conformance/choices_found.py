@@ -30,6 +30,7 @@ from kvref_conformance.host import Host
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.probes.format_cases import HEADS, format_case, places_of
 from kvref_conformance.probes.parting import PARTINGS
+from kvref_conformance.report.model import ChoiceFound
 from kvref_conformance.trial import Trial, Violation, bits
 
 WRITE, READ, ATTEND = "quantize_kv", "dequantize_kv", "quantized_paged_attention"
@@ -41,21 +42,11 @@ _ATTENDING: dict[str, Check] = {
 #: The answer with which more than one code may agree; it is found only where no other is.
 APPROXIMATE = "approximate"
 #: Rounds in which what was found of other decisions is assumed.
-ROUNDS = 2
+ROUNDS = 4
 
 Outputs = Mapping[str, Array]
 #: What a path gives: everything a program of it may return, or nothing where it refuses.
 Outcomes = tuple[Outputs, ...]
-
-
-@dataclass(frozen=True)
-class ChoiceFound:
-    """One decision: what is declared, and every answer that agrees with what the subject does."""
-
-    choice: str
-    declared: str
-    found: tuple[str, ...]
-    """Empty where no answer agrees."""
 
 
 @dataclass
@@ -83,8 +74,9 @@ class _Seen:
 
 def find_choices(host: Host, claims: Claims, verbs: Iterable[str]) -> tuple[ChoiceFound, ...]:
     """Ask a subject's verbs of formats, and return every decision that its claimed formats open."""
-    offered, path, found = set(verbs), claims.path(), dict[str, tuple[str, ...]]()
+    offered, path = set(verbs), claims.path()
     for _ in range(ROUNDS):
+        found: dict[str, tuple[str, ...]] = {}
         before, assumed, seen = path, _on(claims, path), _Seen(host)
         for decision in PATHS:
             agreeing = _agreeing(seen, assumed, offered, decision, path)
@@ -96,7 +88,7 @@ def find_choices(host: Host, claims: Claims, verbs: Iterable[str]) -> tuple[Choi
             break
     declared = claims.path()
     return tuple(
-        ChoiceFound(choice_name(name), getattr(declared, name), found[name])
+        ChoiceFound(choice=choice_name(name), declared=getattr(declared, name), found=found[name])
         for name in PATHS
         if name in found
     )

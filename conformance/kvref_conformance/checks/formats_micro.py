@@ -85,6 +85,12 @@ def two_scales_are_applied_as_declared(trial: Trial) -> None:
     expect_written(trial, writing_of(two_level.hard_to_divide, trial))
 
 
+@check("KV-FMT-040", verbs=WRITE, cases=format_cases(microscaled.with_nan, is_given))
+def nan_leaves_its_group_as_declared(trial: Trial) -> None:
+    """A NaN in each place of a group, alone or beside an infinity, between groups that have none."""
+    expect_written(trial, writing_of(microscaled.with_nan, trial))
+
+
 @check("KV-FMT-041", verbs=WRITE, cases=format_cases(two_level.exact_numbers, is_given))
 def writers_take_the_declared_operand(trial: Trial) -> None:
     """Numbers that are codes times scales under a global scale of 1/4: nothing is rounded."""

@@ -49,7 +49,10 @@ def below_powers(case: Case, path: Path) -> Writing:
 
 
 def under_shared_scales(case: Case, path: Path) -> Writing:
-    """Return numbers of the element and ties between, in groups of many scales; some past the largest."""
+    """Return numbers of the element and ties between, in groups of many scales; some past the largest.
+
+    Among the scales are the two smallest, where the dtype has numbers for them.
+    """
     kind, geometry = kind_of(case), _geometry(case, path)
     power, top = anchors(kind)[0], largest(kind.element)
     near = np.concatenate(
@@ -59,8 +62,10 @@ def under_shared_scales(case: Case, path: Path) -> Writing:
     past = numbers.both_signs(np.linspace(top, 2 * power, 41)[:-1])
     beyond = in_groups(np.concatenate([past, near[np.abs(near) > power]]), geometry.size)
     groups = np.concatenate([inside, beyond])
-    scales = np.exp2(-(np.arange(len(groups)) * 5.0 % 7))
-    return Writing(kind.name, geometry.arrange(cast(groups * scales[:, None], case.dtype)))
+    groups = groups * np.exp2(-(np.arange(len(groups)) * 5.0 % 7))[:, None]
+    if case.dtype != "float16":
+        groups = np.concatenate([groups, inside * 2.0**-127, beyond[:2] * 2.0**-126])
+    return Writing(kind.name, geometry.arrange(cast(groups, case.dtype)))
 
 
 def nothing(case: Case, path: Path) -> Writing:

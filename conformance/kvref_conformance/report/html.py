@@ -104,6 +104,11 @@ def _declared(report: Report) -> str:
         rows = [[d.choice, d.declared, d.canonical, escape(d.hazard)] for d in report.deviations]
         parts.append("<h2>Choices that differ from canonical</h2>")
         parts.append(_table(["choice", "declared", "canonical", "hazard"], rows))
+    if report.choices:
+        rows = [
+            [c.choice, escape(c.declared), _tag("" if c.agrees else "bad", c.shown)] for c in report.choices
+        ]
+        parts += ["<h2>Choices found by running it</h2>", _table(["choice", "declared", "found"], rows)]
     parts.append("<h2>Arithmetic</h2>")
     declared = report.claims.get("arithmetic", {})
     dtypes = list(report.inferred)

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from kvref_conformance.report.model import Report
+from kvref_conformance.report.model import ChoiceFound, Report
 from kvref_conformance.report.terminal import failure_lines
 
 
@@ -41,6 +41,10 @@ def to_markdown(report: Report) -> str:
             for d in report.deviations
         ]
         lines.append("")
+    if report.choices:
+        lines += ["## Choices found by running it", "", "| choice | declared | found |", "|---|---|---|"]
+        lines += [f"| `{c.choice}` | `{c.declared}` | {_found(c)} |" for c in report.choices]
+        lines.append("")
     if report.disagreements or report.survivors:
         lines += ["## Arithmetic", ""]
         lines += [f"- {line}" for line in report.disagreements]
@@ -51,6 +55,12 @@ def to_markdown(report: Report) -> str:
         lines += [f"- {k.requirement} ({k.kind}, {k.outcome}): {_cell(k.reason)}" for k in report.known]
         lines.append("")
     return "\n".join(lines)
+
+
+def _found(choice: ChoiceFound) -> str:
+    """Return what was found, in bold where it is not what is declared."""
+    shown = " or ".join(f"`{answer}`" for answer in choice.found) or choice.shown
+    return shown if choice.agrees else f"**{shown}**"
 
 
 def _cell(text: str) -> str:

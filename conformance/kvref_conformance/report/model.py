@@ -117,6 +117,26 @@ class Deviation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChoiceFound:
+    """One choice inside formats: what is declared, and every answer that agrees with the subject's."""
+
+    choice: str
+    declared: str
+    found: tuple[str, ...]
+    """Several where nothing told them apart; empty where no answer agrees."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the declared answer is among those found."""
+        return self.declared in self.found
+
+    @property
+    def shown(self) -> str:
+        """What was found, in words."""
+        return " or ".join(self.found) or "none of the answers"
+
+
+@dataclass(frozen=True, kw_only=True)
 class KnownResult:
     """One entry of the known-failures file, and what became of it."""
 
@@ -152,6 +172,8 @@ class Report:
     """Exhibits of the museum that would pass under the declared arithmetic."""
     areas: tuple[AreaResult, ...]
     requirements: tuple[RequirementResult, ...]
+    choices: tuple[ChoiceFound, ...] = ()
+    """The choices inside formats that probes found; empty where none was looked for."""
     known: tuple[KnownResult, ...] = ()
     broken: tuple[str, ...] = ()
     """Checks that ended in an error of the suite itself."""
@@ -209,6 +231,10 @@ def _report(data: Mapping[str, Any]) -> Report:
     values = dict(data)
     values["areas"] = tuple(_record(AreaResult, row) for row in values.get("areas", ()))
     values["deviations"] = tuple(_record(Deviation, row) for row in values.get("deviations", ()))
+    values["choices"] = tuple(
+        _record(ChoiceFound, {**row, "found": tuple(row.get("found", ()))})
+        for row in values.get("choices", ())
+    )
     values["known"] = tuple(_record(KnownResult, row) for row in values.get("known", ()))
     values["requirements"] = tuple(_requirement(row) for row in values.get("requirements", ()))
     for name in ("disagreements", "survivors", "broken"):

@@ -90,6 +90,13 @@ def _print_declarations(report: Report, console: Console) -> None:
     for choice in report.deviations:
         spelled = f"{choice.choice} = {choice.declared} instead of {choice.canonical}"
         console.print(Text(f"  {spelled}: {choice.hazard}"), soft_wrap=True)
+    if report.choices:
+        spelled = ", ".join(f"{c.choice} = {c.shown}" for c in report.choices)
+        console.print(Text(f"choices found by running it: {spelled}", "dim"), soft_wrap=True)
+    for found in report.choices:
+        if not found.agrees:
+            line = f"choices: {found.choice} is declared {found.declared}, the answers show {found.shown}"
+            console.print(Text(line, "yellow"), soft_wrap=True)
     for dtype, stages in report.inferred.items():
         spelled = ", ".join(f"{name} {form}" for name, form in stages.items())
         console.print(Text(f"arithmetic inferred for {dtype}: {spelled}", "dim"), soft_wrap=True)

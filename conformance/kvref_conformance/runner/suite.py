@@ -143,6 +143,7 @@ def conclude(
         inferred=surveyed.inferred,
         disagreements=surveyed.disagreements,
         survivors=surveyed.survivors,
+        choices=surveyed.choices,
         areas=areas,
         requirements=tuple(results),
         known=settled,

@@ -1,7 +1,8 @@
-"""What a declaration buys: the arithmetic a subject shows beside the one it declares, and what slips through.
+"""What a declaration buys: what a subject shows beside what it declares, and what slips through.
 
 A lax declaration widens the bound. Probes read the arithmetic off a few answers, and the museum's faults are
-run under the declared arithmetic: one that would pass there is listed.
+run under the declared arithmetic: one that would pass there is listed. Other probes read the choices inside
+formats off the bytes.
 
 Realises: KV-CONF-018 arithmetic-inferred.
 """
@@ -17,13 +18,15 @@ from kvref.arrays import Array
 from kvref.attention.arithmetic import Arithmetic
 from kvref.errors import KVError
 from kvref_conformance.cases import Case
+from kvref_conformance.choices_found import find_choices
 from kvref_conformance.claims import Claims
-from kvref_conformance.contracts import ATTENDING, Failed
+from kvref_conformance.contracts import ATTENDING, FORMATTED, Failed
 from kvref_conformance.host import Host
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.inference import compare, infer
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.problems import Placement, Problem, present
+from kvref_conformance.report.model import ChoiceFound
 from kvref_conformance.runner.evaluate import evaluate, plan
 
 
@@ -37,13 +40,19 @@ class Survey:
     """Where declared and inferred differ, in words."""
     survivors: tuple[str, ...] = ()
     """Exhibits that would pass under the declared arithmetic."""
+    choices: tuple[ChoiceFound, ...] = ()
+    """The choices inside formats that the subject was seen to make."""
 
 
 def survey(host: Host, claims: Claims, verbs: tuple[str, ...]) -> Survey:
-    """Probe a subject's arithmetic for each claimed dtype, through its first attending verb."""
+    """Probe a subject's choices inside formats, and its arithmetic.
+
+    That is probed for each claimed dtype, through the first attending verb.
+    """
+    choices = find_choices(host, claims, verbs) if set(verbs) & set(FORMATTED) else ()
     verb = next((verb for verb in ATTENDING if verb in verbs), None)
     if verb is None:
-        return Survey(survivors=survivors(claims))
+        return Survey(survivors=survivors(claims), choices=choices)
     inferred: dict[str, Mapping[str, str]] = {}
     words: list[str] = []
     for dtype in claims.dtypes:
@@ -69,7 +78,7 @@ def survey(host: Host, claims: Claims, verbs: tuple[str, ...]) -> Survey:
                 f"{dtype}: {part.name} is declared {part.declared}, the answers show {part.inferred} "
                 f"({part.observed} than declared)"
             )
-    return Survey(inferred, tuple(words), survivors(claims))
+    return Survey(inferred, tuple(words), survivors(claims), choices)
 
 
 def survivors(claims: Claims) -> tuple[str, ...]:
