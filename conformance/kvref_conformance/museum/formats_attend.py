@@ -260,8 +260,8 @@ class TurnsOverHeads(Bitwise):
             return scales
         blocks, slots, heads, groups = scales.shape
         turns = 4 if heads % 4 == 0 else heads
-        pages = scales.reshape(blocks, slots, heads // turns, groups, turns)
-        return pages.swapaxes(-1, -2).reshape(scales.shape)
+        lying = scales.reshape(blocks, slots, heads // turns, groups, turns)
+        return lying.swapaxes(-1, -2).reshape(scales.shape)
 
 
 class _Multiplies(Tiled):

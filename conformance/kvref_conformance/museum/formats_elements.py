@@ -126,7 +126,7 @@ class FnuzNaNReadAsZero(Bitwise):
 
 
 @exhibit(
-    as_if="NaN was stored as the largest number",
+    as_if="a NaN was stored as the largest number",
     fault="F13 scale or encoding",
     seen_in=("vllm-project/vllm#49077",),
     breaks=("KV-FMT-005",),

@@ -125,7 +125,7 @@ class ZeroGroupHasNaNScale(Bitwise):
 
 
 @exhibit(
-    as_if="NaN was passed over when the maximum was taken",
+    as_if="a NaN was passed over when the maximum was taken",
     fault="F10 NaN spread",
     breaks=("KV-FMT-034",),
     verbs=_WRITE,

@@ -339,7 +339,7 @@ class ZeroGroupIsNaN(Bitwise):
     """0 / 0 is NaN, and E4M3 can store it.
 
     The scale is amax / 448 without a floor. Padding, an expert that is not used, a channel that is never
-    active: each is a group of zeros, and comes back as NaN, which no descale of zero repairs.
+    active: each is a group of zeros, and comes back as NaN, which no scale of zero repairs.
     """
 
     def under_zero(self, quotients: Array, scales: Array) -> Array:
