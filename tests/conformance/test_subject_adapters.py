@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from subject_hosts import ALL, LIBRARIES, open_subject
 
 import kvref_conformance.subjects as subjects
 from kvref.attention.bounds import exceeds
@@ -21,68 +21,26 @@ from kvref_conformance.host import Host
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.probes.random import random_problem
 from kvref_conformance.problems import Placement, present
-from kvref_conformance.runner.target import Target
 from kvref_conformance.subjects import BUILT_IN
 
 FOLDER = Path(subjects.__file__).parent
-#: Subject -> the libraries it needs, the first of them its own.
-LIBRARIES = {
-    "torch": ("torch",),
-    "torch_static_cache": ("torch",),
-    "torch_flex": ("torch",),
-    "onnxruntime": ("onnxruntime", "onnx"),
-    "onnxruntime_attention": ("onnxruntime", "onnx"),
-    "onnx_reference": ("onnx",),
-    "jax": ("jax",),
-    "vllm_cpu": ("vllm",),
-    "vllm_mla": ("vllm",),
-}
-#: The same for those that write and read formats.
-OF_FORMATS = {
-    "ml_dtypes_casts": ("ml_dtypes",),
-    "torch_casts": ("torch",),
-    "jax_casts": ("jax",),
-    "onnx_quantize": ("onnx",),
-    "onnxruntime_quantize": ("onnxruntime", "onnx"),
-    "onnxruntime_unsaturated": ("onnxruntime", "onnx"),
-    "onnxruntime_int8": ("onnxruntime", "onnx"),
-    "gfloat": ("gfloat",),
-    "torchao_mx": ("torchao", "torch"),
-    "torchao_mx_ceil": ("torchao", "torch"),
-    "torchao_mx_even": ("torchao", "torch"),
-    "torchao_mx_rceil": ("torchao", "torch"),
-    "torchao_nvfp4": ("torchao", "torch"),
-    "torchao_nvfp4_tiled": ("torchao", "torch"),
-    "compressed_tensors_mx": ("compressed_tensors", "torch"),
-    "compressed_tensors_nvfp4": ("compressed_tensors", "torch"),
-    "modelopt_mxfp4": ("modelopt", "torch"),
-    "modelopt_nvfp4": ("modelopt", "torch"),
-    "ggml": ("xllamacpp",),
-    "ggml_vector": ("xllamacpp",),
-    "vllm_cpu_fp8": ("vllm", "torch"),
-    "vllm_int4": ("vllm", "torch"),
-    "vllm_int8": ("vllm", "torch"),
-    "sglang_mx16": ("sglang", "torch"),
-}
-ALL = LIBRARIES | OF_FORMATS
 #: What an adapter may import beside its library: the record of claims, and the other adapters' packing.
 SHARED = (
-    *("collections", "ctypes", "functools", "importlib", "itertools", "os", "sys", "types", "typing"),
+    *(
+        "collections",
+        "ctypes",
+        "dataclasses",
+        "functools",
+        "importlib",
+        "itertools",
+        "os",
+        "sys",
+        "types",
+        "typing",
+    ),
     *("numpy", "ml_dtypes", "kvref.attention.arithmetic", "kvref_conformance.claims"),
     *(f"kvref_conformance.subjects.{shared}" for shared in ("onnx_models", "onnx_attention", "vllm_triton")),
 )
-
-
-def open_subject(name: str) -> Host:
-    """Return a host of a subject, or skip where its library is missing."""
-    if ALL[name][0] == "vllm":
-        if "KVREF_VLLM_PYTHON" not in os.environ:
-            pytest.skip("KVREF_VLLM_PYTHON does not name an interpreter with vLLM")
-        return Target(subject=name, python=os.environ["KVREF_VLLM_PYTHON"]).open()
-    for library in ALL[name]:
-        if importlib.util.find_spec(library) is None:
-            pytest.skip(f"{library} is not installed; the subject is {library}'s own kernel")
-    return Target(subject=name).open()
 
 
 @pytest.fixture(scope="module", params=sorted(LIBRARIES))

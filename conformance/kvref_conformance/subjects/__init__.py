@@ -20,6 +20,7 @@ BUILT_IN = {
     "vllm_mla": "kvref_conformance.subjects.vllm_mla:VllmMLA",
     "ml_dtypes_casts": "kvref_conformance.subjects.ml_dtypes_casts:MlDtypesCasts",
     "torch_casts": "kvref_conformance.subjects.torch_casts:TorchCasts",
+    "torch_casts_in_place": "kvref_conformance.subjects.torch_casts:TorchCastsInPlace",
     "jax_casts": "kvref_conformance.subjects.jax_casts:JaxCasts",
     "onnx_quantize": "kvref_conformance.subjects.onnx_quantize:OnnxQuantize",
     "onnxruntime_quantize": "kvref_conformance.subjects.onnxruntime_quantize:OnnxRuntimeQuantize",

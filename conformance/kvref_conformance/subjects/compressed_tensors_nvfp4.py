@@ -3,11 +3,11 @@
 The raw entry points are `calculate_qparams` and `generate_gparam`, which choose scales from the extremes of
 groups and of the tensor, `NVFP4PackedCompressor.compress`, and `dequantize` over `unpack_fp4_from_uint8`. The
 adapter flattens tokens and heads into the rows of a weight, takes the extremes of each group as an observer
-does, and views bytes as dtypes. It claims float32 alone: scales of bfloat16 weights are rounded to bfloat16
-on the way.
+does, and views bytes as dtypes.
 
-Choices: the global scale is the one that encodes; a group scale that came out as zero is 0.125; −0 loses its
-sign; a reader divides the two scales first.
+Choices: the global scale is the one that encodes; a group scale that came out as zero is 0.125, and NaN where
+there is a NaN; −0 loses its sign; a reader divides the two scales first. amax / 6 is rounded to the dtype of
+the input.
 Source: compressed-tensors 0.20, compressed_tensors/quantization/utils/helpers.py and
 compressed_tensors/compressors/nvfp4.
 """
@@ -48,11 +48,14 @@ class CompressedTensorsNVFP4:
     claims = Claims(
         name="compressed-tensors NVFP4",
         version=str(compressed_tensors.__version__),
+        dtypes=("float32", "float16", "bfloat16"),
         formats=("nvfp4", "nvfp4_tensor"),
         choices={
+            "scale-division": "input",
             "nvfp4-operand": "encode",
             "nvfp4-division": "encode",
             "nvfp4-scale-floor": "epsilon",
+            "nvfp4-nan-group": "nan",
             "e2m1-zero": "negative_only",
             "nvfp4-decode-order": "scales_first",
         },

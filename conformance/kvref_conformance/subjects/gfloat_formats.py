@@ -4,7 +4,7 @@ The raw entry points are `round_ndarray` and `encode_ndarray` for the FP8 format
 `encode_block` under `compute_scale_amax` for the MX formats, a group at a time; back `decode_ndarray` and
 `decode_block`. A division by the scale is NumPy's, as in the library's own `quantize_block`.
 
-Choices: a NaN has one code, without a sign. The shared exponent comes from a logarithm, and an infinity gives
+Choices: a NaN has one code, the last. The shared exponent comes from a logarithm, and an infinity gives
 its group the largest scale; E2M1 refuses NaN.
 Source: gfloat 0.5, src/gfloat/block.py and round_ndarray.py.
 """
@@ -37,7 +37,7 @@ class Gfloat:
         name="gfloat",
         version=version("gfloat"),
         formats=(*_ELEMENTS, *_BLOCKS),
-        choices={"fp8-nan": "positive", "mx-exponent": "log2", "e2m1-nan": "refuse"},
+        choices={"fp8-nan": "negative", "mx-exponent": "log2", "mx-inf-group": "top", "e2m1-nan": "refuse"},
     )
 
     def quantize_kv(self, x: Any, *, format: str, scales: Any = None) -> Any:

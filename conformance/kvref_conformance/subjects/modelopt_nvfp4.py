@@ -3,8 +3,8 @@
 The raw entry points are `NVFP4QTensor.quantize` and `NVFP4QTensor.dequantize` of
 `modelopt.torch.quantization.qtensor.nvfp4_tensor`. The adapter views bytes as dtypes.
 
-Choices: a group of zeros has the scale 1, any other at least the smallest subnormal number of E4M3; −0 loses
-its sign; a reader multiplies the two scales first.
+Choices: a group of zeros has the scale 1, one with a NaN the scale NaN, any other at least the smallest
+subnormal number of E4M3; −0 loses its sign; a reader multiplies the two scales first.
 Source: nvidia-modelopt 0.47, modelopt/torch/quantization/qtensor/nvfp4_tensor.py.
 """
 
@@ -33,6 +33,7 @@ class ModeloptNVFP4:
         formats=("nvfp4", "nvfp4_tensor"),
         choices={
             "nvfp4-scale-floor": "one",
+            "nvfp4-nan-group": "nan",
             "e2m1-zero": "negative_only",
             "nvfp4-decode-order": "scales_first",
         },

@@ -4,8 +4,8 @@ The raw entry points are `FP4MXBlock16KVQuantizeUtil.batched_quantize` and `batc
 `sglang.srt.layers.quantization.kvfp4_tensor`, run eagerly. They are plain PyTorch; the packages above them
 import all of a server, so their `__init__` files are passed over.
 
-Choices: groups run through all heads of a token; amax / 6 is raised to 1e-10 and its logarithm rounded up;
-every tie moves away from zero, and −0 loses its sign.
+Choices: groups run through all heads of a token; amax / 6 is raised to 1e-10 and its logarithm, taken in the
+dtype of the input, rounded up; every tie moves away from zero, and −0 loses its sign.
 Source: SGLang 0.5.23, python/sglang/srt/layers/quantization/kvfp4_tensor.py.
 """
 
@@ -57,7 +57,7 @@ class SglangMX16:
         formats=("mxfp4_group16",),
         choices={
             "mx-scale": "rceil",
-            "mx-exponent": "log2",
+            "mx-exponent": "log2_input",
             "mx-zero-group": "1e-10",
             "mx-span": "flattened",
             "e2m1-ties": "away",

@@ -4,8 +4,9 @@ The raw entry points are `to_mx` and `to_dtype` of `torchao.prototype.mx_formats
 path behind `MXTensor`. Nothing is converted but the views of bytes as dtypes. One subject for each rule,
 since a user picks it (`ScaleCalculationMode`); `torchao_mx` is the default, the rule of the OCP.
 
-Choices: the rule; `RCEIL` takes a logarithm in float32. A reader casts code and scale to the dtype that is
-asked for and multiplies there.
+Choices: the rule; `RCEIL` takes a logarithm in float32. Where the scale is 2^-127, numbers are divided by
+2^-126, and by `RCEIL` not at all. A reader casts code and scale to the dtype that is asked for and multiplies
+there.
 Source: torchao 0.18, torchao/prototype/mx_formats/mx_tensor.py.
 """
 
@@ -35,7 +36,7 @@ def _claims(rule: str, **choices: str) -> Claims:
         version=str(torchao.__version__),
         dtypes=("float32", "bfloat16"),
         formats=tuple(_ELEMENTS),
-        choices={"decode-dtype": "output", **choices},
+        choices={"mx-smallest-divisor": "smallest_normal", "decode-dtype": "output", **choices},
     )
 
 
@@ -77,4 +78,4 @@ class TorchaoMXRceil(TorchaoMX):
     """The exponent is the smallest under which nothing saturates, as on Blackwell."""
 
     mode = ScaleCalculationMode.RCEIL
-    claims = _claims("RCEIL", **{"mx-scale": "rceil", "mx-exponent": "log2"})
+    claims = _claims("RCEIL", **{"mx-scale": "rceil", "mx-exponent": "log2", "mx-smallest-divisor": "one"})

@@ -5,7 +5,8 @@ The raw entry points are `NVFP4Tensor.to_nvfp4` and `NVFP4Tensor.dequantize` of
 global scale. The adapter views bytes as dtypes, and for the tiles flattens tokens and heads into rows.
 
 Choices: no group has a smaller scale than 2^-6, so that small groups are coarse and a group of zeros has the
-byte 0x08; numbers are multiplied by (1 / g) / s; a reader multiplies the two scales first.
+byte 0x08; a group with a NaN has the scale NaN; numbers are multiplied by (1 / g) / s; a reader multiplies
+the two scales first.
 Source: torchao 0.18, torchao/prototype/mx_formats/nvfp4_tensor.py.
 """
 
@@ -30,6 +31,7 @@ def _claims(name: str, **choices: str) -> Claims:
         choices={
             "nvfp4-division": "two_reciprocals",
             "nvfp4-scale-floor": "smallest_normal",
+            "nvfp4-nan-group": "nan",
             "nvfp4-decode-order": "scales_first",
             **choices,
         },

@@ -41,7 +41,11 @@ class VllmCpuFP8:
         block_sizes=(32, 64, 128, 256),
         features=("prefill", "non_causal", "window", "softcap", "sinks", "alibi"),
         formats=tuple(_KINDS),
-        choices={"fp8-nan": "largest", "fp8-zero": "negative_only", "dead-slots": "any_finite"},
+        choices={
+            "fp8-nan": "largest_positive",
+            "fp8-zero": "negative_only",
+            "dead-slots": "any_finite",
+        },
     )
 
     def quantize_kv(self, x: Any, *, format: str, scales: Any) -> Any:
