@@ -3,9 +3,13 @@
 Used while shrinking: a simpler case is only worth reporting if the suite's own implementation passes there.
 """
 
+from dataclasses import replace
+
 from kvref_conformance.cases import Case
 from kvref_conformance.checks.check import Check
+from kvref_conformance.choices import FORMAT_CHOICES
 from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import FORMATTED
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.runner.evaluate import evaluate
@@ -13,17 +17,23 @@ from kvref_conformance.runner.shrink import Honest
 
 
 def honest_under(oracle: Oracle) -> Honest:
-    """Return the judgement of the suite's own implementation.
+    """Return the judgement of the suite's own implementations.
 
-    It answers canonically and with arithmetic of its own, so it is tried under its own claims, which are
-    those of a kernel at least as exact as any.
+    The kernel answers canonically and with arithmetic of its own, so it is tried under its own claims, which
+    are those of a kernel at least as exact as any. The codec makes the declared choices, for the inputs of a
+    check follow from them.
     """
+    from kvref_conformance.subjects.bitwise import Bitwise
     from kvref_conformance.subjects.tiled import Tiled
 
-    host = InProcessHost(Tiled)
-    own = Oracle(Claims.from_dict(host.hello().claims))
+    codec = Bitwise()
+    declared = {name: answer for name, answer in oracle.claims.choices.items() if name in FORMAT_CHOICES}
+    codec.claims = replace(Bitwise.claims, choices=declared)
+    hosts = (InProcessHost(Tiled), InProcessHost(codec))
+    owns = tuple(Oracle(Claims.from_dict(host.hello().claims)) for host in hosts)
 
     def passes(check: Check, case: Case) -> bool:
+        host, own = hosts[case.verb in FORMATTED], owns[case.verb in FORMATTED]
         if case.verb not in host.hello().verbs or set(check.features) - set(own.claims.features):
             return True  # nothing to compare with
         try:
