@@ -117,7 +117,7 @@ class Reading:
         """Return the codes and scales as a writer of a path stores them."""
         codes, scales = self.codes, self.scales
         if self.kind.packed:
-            codes = pack(codes, path.nibble_order, self.kind.size)
+            codes = pack(codes, path.nibble_order, self.kind.size or codes.shape[2])
         if self.kind.family in ("mx", "nvfp4") and path.scale_layout != "linear" and scales is not None:
             scales = arrange_scales(scales.reshape(-1, scales.shape[-1]), path.scale_layout)
         return Quantized(codes, scales, self.zeros, self.global_scale)

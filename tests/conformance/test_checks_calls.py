@@ -10,7 +10,7 @@ import pytest
 from kvref.arrays import Array, dtype_name
 from kvref_conformance.checks.calls import batch_does_not_move_a_bit
 from kvref_conformance.contracts import ATTENDING, VERBS, OutputSpec
-from kvref_conformance.host.tensors import poison
+from kvref_conformance.host.tensors import SHORTEST_RUN, poison
 from kvref_conformance.probes.replays import replayed
 from kvref_conformance.probes.specimens import specimen, specimen_cases
 from kvref_conformance.runner.evaluate import Evidence
@@ -63,16 +63,20 @@ def test_a_changed_input_is_seen_in_every_verb(failing: Failing, verb: str) -> N
 
 @pytest.mark.parametrize("verb", RETURNING)
 def test_an_unwritten_element_is_seen_in_every_verb(failing: Failing, verb: str) -> None:
-    """A kernel that leaves the last element of its output alone returns whatever memory held."""
+    """A kernel that leaves the last element of its output alone returns whatever memory held.
+
+    Codes have no byte to spare for poison: there a run of them has to be left.
+    """
+    count = SHORTEST_RUN if verb == "quantize_kv" else 1
 
     def all_but_the_last(self: Any, call: Any, *tensors: Array, **rest: Any) -> Any:
         answer = call(*tensors, **rest)
         out = answer[0] if isinstance(answer, tuple) else answer
-        out.reshape(-1)[-1:] = poison(OutputSpec(dtype_name(out), (1,)))
+        out.reshape(-1)[-count:] = poison(OutputSpec(dtype_name(out), out.shape)).reshape(-1)[-count:]
         return answer
 
     found = failing("calls", altered(verb, all_but_the_last), "KV-ATTN-101", verbs=(verb,))
-    assert "1 elements of " in messages(found)
+    assert f"{count} elements of " in messages(found)
 
 
 @pytest.mark.parametrize("verb", ATTENDING)

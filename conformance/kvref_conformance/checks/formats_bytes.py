@@ -43,7 +43,7 @@ def scales_are_read_where_declared(trial: Trial) -> None:
     expect_read(trial, reading_of(placed_bytes.distinct_scales_to_read, trial))
 
 
-@check("KV-FMT-072", verbs=WRITE, cases=format_cases(format_specimens.some_numbers, _every))
+@check("KV-FMT-072", verbs=WRITE, cases=format_cases(format_specimens.some_numbers, _every, all_through=True))
 def tensors_have_the_extents_of_the_format(trial: Trial) -> None:
     """Every tensor that comes back, in extents and dtype, and no other."""
     case, path = trial.case, trial.claims.path()

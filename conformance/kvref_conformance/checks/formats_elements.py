@@ -29,7 +29,7 @@ def _enumerable(kind: Format) -> bool:
     return kind.family in ("amax", "mx", "nvfp4")
 
 
-@check("KV-FMT-001", verbs=READ, cases=format_cases(codes.every_code, _every))
+@check("KV-FMT-001", verbs=READ, cases=format_cases(codes.every_code, _every, all_through=True))
 def each_code_is_its_number(trial: Trial) -> None:
     """Every code of the element, every pair where two share a byte, under scales of 1."""
     expect_read(trial, reading_of(codes.every_code, trial))

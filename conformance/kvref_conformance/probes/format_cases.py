@@ -32,11 +32,13 @@ def format_cases(
     *,
     dtypes: Sequence[str] = ALL_DTYPES,
     every_dtype: bool = False,
+    all_through: bool = False,
 ) -> Lattice:
     """Return the lattice of a build over the claimed formats for which `only` holds.
 
     Quick: each format in float32 and one other claimed dtype, or in every one of `dtypes`; widths in turn.
-    Full: every dtype. Exhaustive: every dtype and width.
+    Full: every dtype. Exhaustive: every dtype and width. `all_through` is for the checks that see to it that
+    whatever is claimed is exercised: each dtype and each width occurs for each format, at level quick too.
     """
     turn = sum(map(ord, build.__name__))
 
@@ -48,6 +50,8 @@ def format_cases(
             if not only(FORMATS[name]) or not places or not mine:
                 continue
             chosen = mine if every_dtype or level != "quick" else _some(mine, turn + i)
+            if all_through:
+                chosen = [mine[k % len(mine)] for k in range(max(len(mine), len(places)))]
             for j, dtype in enumerate(chosen):
                 for at in range(len(places) if level == "exhaustive" else 1):
                     head_dim, heads = places[(turn + i + j + at) % len(places)]

@@ -9,6 +9,7 @@ from kvref.arrays import Array
 from kvref.formats.format import FORMATS, Format
 from kvref.formats.paths import Path
 from kvref.formats.scaled import acceptable, unpacked
+from kvref_conformance.bytes_judged import right_elements
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
 from kvref_conformance.code_problems import present_codes
@@ -19,7 +20,7 @@ from kvref_conformance.probes.code_caches import attends, code_needles
 from kvref_conformance.probes.format_cases import format_case, format_cases, kind_of, places_of, with_tokens
 from kvref_conformance.probes.random import dyadic
 from kvref_conformance.problems import Placement
-from kvref_conformance.trial import Result, bits
+from kvref_conformance.trial import Result
 
 #: Tokens of a specimen, and of the longest group along tokens.
 TOKENS, LONGEST = 5, 32
@@ -88,7 +89,7 @@ def wrong_bytes(writing: Writing, path: Path, result: Result) -> Mapping[str, Ar
     )
     found = {name: np.asarray(x) for name, x in result.answer.outputs.items()}
     wanted = [outputs_of(answer, writing.kind) for answer in answers]
-    return {name: np.all([bits(x) != bits(one[name]) for one in wanted], axis=0) for name, x in found.items()}
+    return {name: ~right_elements(writing, path, name, found, wanted) for name in found}
 
 
 def wrong_numbers(reading: Reading, path: Path, result: Result) -> Mapping[str, Array]:
