@@ -1,6 +1,6 @@
 """Every float32 there is, cast to every float element: 2^32 bit patterns against encoders written by others.
 
-    python benchmarks/sweep_float32.py > benchmarks/sweep_float32.md    # ten minutes on one core
+    python benchmarks/sweep_float32.py > benchmarks/sweep_float32.md    # 20 minutes on one core
     python benchmarks/sweep_float32.py --smoke                          # some patterns from everywhere
 
 Four oracles, none of which looks at kvref's tables. `runs`: casts to nearest are step functions of the bits,
@@ -18,7 +18,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -144,7 +144,12 @@ def main() -> int:
     smoke = parser.parse_args().smoke
     total = 0
     print("# Every float32\n\n    python benchmarks/sweep_float32.py\n")
-    print(f"{_versions()}. `mismatches` counts codes that differ from the oracle's, NaN included.\n")
+    print(
+        f"{_versions()}.\nA mismatch is a code that differs from the oracle's, NaN included. kvref's path:\n"
+    )
+    for oracle, (_, path) in ORACLES.items():
+        print(f"- `{oracle}`: {_answers(path)}")
+    print()
     print("| element | oracle | patterns | mismatches | seconds |\n|---|---|---:|---:|---:|")
     for element in ELEMENTS:
         for oracle in ORACLES:
@@ -184,6 +189,13 @@ def _chunks(smoke: bool) -> Iterator[np.ndarray]:
         yield from (np.arange(start, start + CHUNK, dtype=np.uint32) for start in range(0, PATTERNS, CHUNK))
     for middle in range(2**21, PATTERNS, 2**21) if smoke else ():
         yield np.arange(middle - 8, middle + 8, dtype=np.uint32)
+
+
+def _answers(path: Path) -> str:
+    """Name what a path answers otherwise than the canonical one."""
+    names = [field.name for field in fields(path)]
+    other = [name for name in names if getattr(path, name) != getattr(CANONICAL, name)]
+    return ", ".join(f"{name} {getattr(path, name)}" for name in other) or "canonical"
 
 
 def _versions() -> str:
