@@ -81,7 +81,7 @@ def exhibit(
         summary, _, story = (getdoc(subject) or "").partition("\n\n")
         subject.exhibit = Exhibit(
             name=subject.__name__,
-            topic=subject.__module__.rpartition(".")[2],
+            topic=subject.__module__.removeprefix(f"{__package__}.").partition(".")[0],
             summary=" ".join(summary.split()),
             story=" ".join(story.split()),
             as_if=as_if,

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from kvref.arrays import Array
+from kvref_conformance.museum.beside_formats import ANY_ATTENTION, less
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.subjects.bitwise import Bitwise
 from kvref_conformance.subjects.tiled import Tiled
@@ -12,20 +13,12 @@ from kvref_conformance.subjects.tiled import Tiled
 _ATTEND = ("quantized_paged_attention",)
 _GIVEN, _SLOTS = ("fp8_e4m3", "int8"), ("fp8_e4m3_token_head", "int8_token_head", "mxfp8_e4m3")
 
-#: What hardly any attention over codes satisfies that reads other numbers than the codes stand for.
-ANY_ATTENTION = tuple(f"KV-FMT-{number:03d}" for number in (71, 90, 91, 92, 93, 94))
-
-
-def but(*broken: str) -> tuple[str, ...]:
-    """Return those requirements without the ones that are broken outright."""
-    return tuple(name for name in ANY_ATTENTION if name not in broken)
-
 
 @exhibit(
     as_if="keys were read with the scales of values, and values with those of keys",
     fault="F18 row mapping",
     breaks=("KV-FMT-091",),
-    may_also_break=but("KV-FMT-091"),
+    may_also_break=less(ANY_ATTENTION, "KV-FMT-091"),
     verbs=_ATTEND,
     features=("prefill",),
     formats=("fp8_e4m3", "fp8_e4m3_token_head"),
@@ -48,7 +41,7 @@ class ScalesSwapped(Bitwise):
     fault="F13 scale or encoding",
     seen_in=("vllm-project/vllm#37054",),
     breaks=("KV-FMT-091",),
-    may_also_break=but("KV-FMT-091"),
+    may_also_break=less(ANY_ATTENTION, "KV-FMT-091"),
     verbs=_ATTEND,
     features=("prefill",),
     formats=_GIVEN,
@@ -73,7 +66,7 @@ class ScalesMultiplied(Bitwise):
     fault="F18 row mapping",
     seen_in=("ikawrakow/ik_llama.cpp#1592",),
     breaks=("KV-FMT-091",),
-    may_also_break=but("KV-FMT-091"),
+    may_also_break=less(ANY_ATTENTION, "KV-FMT-091"),
     verbs=_ATTEND,
     features=("prefill",),
     formats=(*_GIVEN, "ggml_q8_0"),
@@ -96,7 +89,7 @@ class KeysReadAsValues(Bitwise):
     fault="F21 one path only",
     seen_in=("vllm-project/vllm#42580", "vllm-project/vllm#51363", "sgl-project/sglang#22615"),
     breaks=("KV-FMT-090", "KV-FMT-091"),
-    may_also_break=but("KV-FMT-090", "KV-FMT-091"),
+    may_also_break=less(ANY_ATTENTION, "KV-FMT-090", "KV-FMT-091"),
     verbs=_ATTEND,
     features=("prefill",),
     formats=_GIVEN,
@@ -117,7 +110,7 @@ class ScalesDropped(Bitwise):
     as_if="the scale of keys was applied to the keys and to the logits",
     fault="F13 scale or encoding",
     breaks=("KV-FMT-090",),
-    may_also_break=but("KV-FMT-090"),
+    may_also_break=less(ANY_ATTENTION, "KV-FMT-090"),
     verbs=_ATTEND,
     features=("prefill",),
     formats=_GIVEN,
@@ -138,7 +131,7 @@ class KeyScaleTwice(Bitwise):
     as_if="scales of kv heads were indexed by query head",
     fault="F18 row mapping",
     breaks=("KV-FMT-091",),
-    may_also_break=but("KV-FMT-091"),
+    may_also_break=less(ANY_ATTENTION, "KV-FMT-091"),
     verbs=_ATTEND,
     features=("prefill",),
     formats=_GIVEN,
@@ -167,7 +160,7 @@ class ScaleByQueryHead(Bitwise):
     as_if="scales of slots were found by position and not through the block table",
     fault="F12 layout",
     breaks=("KV-FMT-092",),
-    may_also_break=but("KV-FMT-092"),
+    may_also_break=less(ANY_ATTENTION, "KV-FMT-092"),
     verbs=_ATTEND,
     features=("prefill",),
     formats=_SLOTS,
@@ -196,7 +189,7 @@ class ScaleByPosition(Bitwise):
     as_if="a token was read with the scale of the token before it",
     fault="F01 boundary",
     breaks=("KV-FMT-092",),
-    may_also_break=but("KV-FMT-092"),
+    may_also_break=less(ANY_ATTENTION, "KV-FMT-092"),
     verbs=_ATTEND,
     features=("prefill",),
     formats=_SLOTS,
@@ -218,7 +211,7 @@ class ScaleOfSlotBefore(Bitwise):
     fault="F12 layout",
     seen_in=("vllm-project/vllm#50084", "vllm-project/vllm#55976"),
     breaks=("KV-FMT-071",),
-    may_also_break=but("KV-FMT-071"),
+    may_also_break=less(ANY_ATTENTION, "KV-FMT-071"),
     verbs=_ATTEND,
     features=("prefill",),
     formats=("nvfp4", "mxfp4_group16"),
@@ -241,7 +234,7 @@ class TurnsIgnored(Bitwise):
     fault="F12 layout",
     seen_in=("vllm-project/vllm#49012",),
     breaks=("KV-FMT-071",),
-    may_also_break=but("KV-FMT-071"),
+    may_also_break=less(ANY_ATTENTION, "KV-FMT-071"),
     verbs=_ATTEND,
     features=("prefill",),
     formats=("nvfp4",),

@@ -5,30 +5,19 @@ from typing import Any
 import numpy as np
 
 from kvref.arrays import Array
+from kvref_conformance.museum.beside_formats import PACKED, less
 from kvref_conformance.museum.exhibit import exhibit
-from kvref_conformance.museum.formats_elements import ANY_READ, ANY_WRITE, less
 from kvref_conformance.subjects.bitwise import Bitwise
 
 _WRITE, _READ = ("quantize_kv",), ("dequantize_kv",)
 _BOTH = (*_WRITE, *_READ)
-
-#: All requirements on codes that are packed, and on what is read from them.
-PACKED = (
-    *(*ANY_WRITE, *ANY_READ),
-    *(f"KV-FMT-{number:03d}" for number in (*range(30, 39), *range(40, 46), *range(50, 56))),
-)
-
-
-def once(names: tuple[str, ...], *broken: str) -> tuple[str, ...]:
-    """Return requirements once each, without those that are broken outright."""
-    return tuple(dict.fromkeys(less(names, *broken)))
 
 
 @exhibit(
     as_if="the first of two codes was put in the high bits",
     fault="F12 layout",
     breaks=("KV-FMT-070",),
-    may_also_break=once(PACKED, "KV-FMT-070"),
+    may_also_break=less(PACKED, "KV-FMT-070"),
     verbs=_BOTH,
     formats=("mxfp4", "nvfp4"),
 )
@@ -71,7 +60,7 @@ class ScalesTiledAgain(Bitwise):
     as_if="scales that lie in tiles were written row by row",
     fault="F12 layout",
     breaks=("KV-FMT-071",),
-    may_also_break=once(PACKED, "KV-FMT-071"),
+    may_also_break=less(PACKED, "KV-FMT-071"),
     verbs=_WRITE,
     formats=("mxfp4", "nvfp4"),
     choices={"scale-layout": "tiled_128x4"},
@@ -95,7 +84,7 @@ class TilesLeftOut(Bitwise):
     seen_in=("ikawrakow/ik_llama.cpp#680", "ovg-project/kvcached#424"),
     breaks=("KV-FMT-072",),
     may_also_break=(
-        *once(PACKED, "KV-FMT-072"),
+        *less(PACKED, "KV-FMT-072"),
         *("KV-FMT-060", "KV-ATTN-100", "KV-ATTN-101", "KV-ATTN-102"),  # no call of it is answered as asked
     ),
     verbs=_WRITE,
@@ -178,7 +167,7 @@ class ScalesMultipliedFirst(Bitwise):
     as_if="numbers came back one step of the element too small",
     fault="F01 boundary",
     breaks=("KV-FMT-100",),
-    may_also_break=once(PACKED, "KV-FMT-100"),
+    may_also_break=less(PACKED, "KV-FMT-100"),
     verbs=_WRITE,
     formats=("fp8_e4m3_token_head", "mxfp8_e4m3"),
 )

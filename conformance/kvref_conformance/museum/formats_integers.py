@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from kvref.arrays import Array
+from kvref_conformance.museum.beside_formats import AFFINE_WRITE, less
 from kvref_conformance.museum.exhibit import exhibit
-from kvref_conformance.museum.formats_elements import ANY_WRITE, less
 from kvref_conformance.subjects.bitwise import Bitwise
 from kvref_conformance.subjects.bitwise.coded import Coded
 from kvref_conformance.subjects.bitwise.floats import bits_of, from_bits
@@ -16,9 +16,6 @@ from kvref_conformance.subjects.bitwise.kinds import Kind
 _WRITE, _READ = ("quantize_kv",), ("dequantize_kv",)
 _BOTH = (*_WRITE, *_READ)
 _KIVI = ("kivi_k4", "kivi_v4", "kivi_k2", "kivi_v2")
-
-#: What hardly any writer of asymmetric integers satisfies that has other scales or zero points.
-AFFINE_WRITE = (*ANY_WRITE, *(f"KV-FMT-{number:03d}" for number in (50, 51, 52, 53, 54, 55, 70)))
 
 
 @exhibit(

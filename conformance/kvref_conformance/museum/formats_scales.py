@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from kvref.arrays import Array
+from kvref_conformance.museum.beside_formats import ANY_READ, ANY_WRITE, less
 from kvref_conformance.museum.exhibit import exhibit
-from kvref_conformance.museum.formats_elements import ANY_READ, ANY_WRITE, less
 from kvref_conformance.subjects.bitwise import Bitwise
 from kvref_conformance.subjects.bitwise.coded import Coded
 from kvref_conformance.subjects.bitwise.kinds import Kind

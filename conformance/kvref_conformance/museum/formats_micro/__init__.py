@@ -1,0 +1,51 @@
+"""Faults of small groups: the shared exponent, and the two scales of NVFP4."""
+
+from kvref_conformance.museum.formats_micro.exponents import (
+    ElementsOverflow,
+    ExponentFromLogarithm,
+    ExponentRoundedUp,
+    GroupsCrossHeads,
+    InfinityMakesGroupNaN,
+    MaximumRoundedFirst,
+    NaNPassedOver,
+    ScaleBytesAsNumbers,
+    ScaleByteShifted,
+    ZeroGroupHasNaNScale,
+)
+from kvref_conformance.museum.formats_micro.two_level import (
+    FourNeverTried,
+    GlobalScaleLeftOut,
+    GlobalScaleReciprocal,
+    GlobalScaleTwice,
+    GroupScaleOverflows,
+    GroupScaleTiesGoUp,
+    OtherGlobalRule,
+    ScaleNotYetRounded,
+    SixLeftOut,
+    TinyGroupKeepsCodes,
+    ZeroRowTimesInfinity,
+)
+
+__all__ = [
+    "ElementsOverflow",
+    "ExponentFromLogarithm",
+    "ExponentRoundedUp",
+    "FourNeverTried",
+    "GlobalScaleLeftOut",
+    "GlobalScaleReciprocal",
+    "GlobalScaleTwice",
+    "GroupScaleOverflows",
+    "GroupScaleTiesGoUp",
+    "GroupsCrossHeads",
+    "InfinityMakesGroupNaN",
+    "MaximumRoundedFirst",
+    "NaNPassedOver",
+    "OtherGlobalRule",
+    "ScaleByteShifted",
+    "ScaleBytesAsNumbers",
+    "ScaleNotYetRounded",
+    "SixLeftOut",
+    "TinyGroupKeepsCodes",
+    "ZeroGroupHasNaNScale",
+    "ZeroRowTimesInfinity",
+]
