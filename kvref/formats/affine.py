@@ -27,11 +27,11 @@ import numpy as np
 
 from kvref.arrays import Array, as_array, check_array, check_shape, dtype_name, dtype_of, narrow
 from kvref.errors import FormatError
-from kvref.formats.arithmetic import float32_numbers, multiply_add, step, sum_to_float32
 from kvref.formats.casts import encode
 from kvref.formats.elements import decode, element_of
 from kvref.formats.format import Format, Quantized
 from kvref.formats.paths import CANONICAL, Path
+from kvref.formats.steps import float32_numbers, multiply_add, step, sum_to_float32
 
 #: The least scale of int4 per token and head, and the bits of a scale that hold its zero.
 LEAST_SCALE = np.float32(1e-6)

@@ -30,11 +30,11 @@ import numpy as np
 from kvref.arrays import Array, check_array
 from kvref.errors import FormatError
 from kvref.formats import elements
-from kvref.formats.arithmetic import float32_numbers, multiply_add
 from kvref.formats.casts import encode
 from kvref.formats.format import Format, Quantized
 from kvref.formats.packing import pack, unpack
 from kvref.formats.paths import CANONICAL, Path
+from kvref.formats.steps import float32_numbers, multiply_add
 
 
 @dataclass(frozen=True)

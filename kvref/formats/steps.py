@@ -1,4 +1,4 @@
-"""Arithmetic of writers and readers: float32, one step after the other, in the order an engine takes them.
+"""Steps of writers and readers: float32, one after the other, in the order an engine takes them.
 
 A code at a tie hangs on the last bit of what was rounded before it. So the asymmetric formats and the blocks
 of bytes are computed as engines compute them, each step rounded to float32, or to the dtype of the input

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvref.errors import DTypeError, FormatError
-from kvref.formats.arithmetic import float32_numbers, multiply_add, step, sum_to_float32
 from kvref.formats.paths import Path
+from kvref.formats.steps import float32_numbers, multiply_add, step, sum_to_float32
 
 FUSED = Path(multiply_add="fused")
 
