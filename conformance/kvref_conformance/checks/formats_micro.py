@@ -26,7 +26,7 @@ def exponents_are_taken_as_declared(trial: Trial) -> None:
 
 @check("KV-FMT-032", verbs=WRITE, cases=format_cases(microscaled.under_shared_scales, is_mx))
 def elements_are_those_of_the_quotients(trial: Trial) -> None:
-    """Numbers of the element and ties, times the scale of their group, and numbers that saturate."""
+    """Numbers of the element and their neighbours, times the scale of their group, and some that saturate."""
     expect_written(trial, writing_of(microscaled.under_shared_scales, trial))
 
 

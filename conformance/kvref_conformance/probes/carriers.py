@@ -110,12 +110,20 @@ def with_anchors(groups: Array, fixed: tuple[float, ...]) -> Array:
 def filled(amaxes: Array, size: int, dtype: str, seed: int) -> Array:
     """Return groups with these largest magnitudes: one number has it, of either sign, the others are shares.
 
-    Shares are multiples of 1/64; where the dtype cannot hold one it is rounded.
+    Under a scale that is a power of two no share is at a tie.
     """
     rng = np.random.default_rng(seed + 211)
-    shares = rng.integers(-63, 64, (len(amaxes), size)) / 64.0
-    shares[np.arange(len(amaxes)), rng.integers(0, size, len(amaxes))] = rng.choice([-1.0, 1.0], len(amaxes))
-    return cast(shares * amaxes[:, None], dtype)
+    shares = (rng.integers(-64, 64, (len(amaxes), size)) * 2 + 1) / 128.0
+    at = np.arange(len(amaxes)), rng.integers(0, size, len(amaxes))
+    groups = off_ties(cast(shares * amaxes[:, None], dtype))
+    groups[at] = cast(rng.choice([-1.0, 1.0], len(amaxes)) * amaxes, dtype)
+    return groups
+
+
+def off_ties(x: Array) -> Array:
+    """Return numbers with their last bit set, but zeros: more bits than any tie of an element has."""
+    codes = x.view(np.dtype(f"u{x.itemsize}"))
+    return (codes | (x != 0)).view(x.dtype)
 
 
 def in_groups(numbers: Array, size: int) -> Array:

@@ -18,7 +18,7 @@ from kvref_conformance.probes.format_cases import HEADS, format_case, kind_of, w
 from kvref_conformance.problems import cast
 
 #: Fractions of a binade at which one of the rules goes over to the next exponent, for one of the elements.
-FRACTIONS = (1.0, 1.25, 1.5, 1.625, 1.75, 1.875, 1.9375)
+FRACTIONS = (1.0, 1.5, 1.625, 1.75, 1.875, 1.9375)
 #: Scale bytes at both ends, and some between; NaN is a case of its own.
 END_BYTES = (0x00, 0x01, 0x02, 0x16, 0x40, 0x7F, 0xA0, 0xFD, 0xFE)
 #: By this path groups run over heads; it says what an answer that is not due would look like.
@@ -49,17 +49,17 @@ def below_powers(case: Case, path: Path) -> Writing:
 
 
 def under_shared_scales(case: Case, path: Path) -> Writing:
-    """Return numbers of the element and ties between, in groups of many scales; some past the largest.
+    """Return numbers of the element and their neighbours, in groups of many scales; some past the largest.
 
     Among the scales are the two smallest, where the dtype has numbers for them.
     """
     kind, geometry = kind_of(case), _geometry(case, path)
     power, top = anchors(kind)[0], largest(kind.element)
-    near = np.concatenate(
-        [numbers.near_ties(kind.element, case.dtype), numbers.near_subnormals(kind.element, case.dtype)]
-    ).astype(np.float64)
+    near = numbers.both_signs(numbers.near(numbers.magnitudes(kind.element)[1:], case.dtype)).astype(
+        np.float64
+    )
     inside = with_anchors(in_groups(near[np.abs(near) <= power], geometry.size - 1), (power,))
-    past = numbers.both_signs(np.linspace(top, 2 * power, 41)[:-1])
+    past = numbers.both_signs(np.linspace(top, 2 * power, 41)[1:-1])
     beyond = in_groups(np.concatenate([past, near[np.abs(near) > power]]), geometry.size)
     groups = np.concatenate([inside, beyond])
     groups = groups * np.exp2(-(np.arange(len(groups)) * 5.0 % 7))[:, None]

@@ -90,12 +90,15 @@ def past_the_largest(element: str, dtype: str) -> Array:
 
 
 def zeros(element: str, dtype: str) -> Array:
-    """Return zero, what is too small for any code but zero, and the smallest numbers of the dtype."""
+    """Return zero, what is too small for any code but zero, and the smallest numbers of the dtype.
+
+    Half the smallest code is a tie, and not among them.
+    """
     half = magnitudes(element)[1] / 2
     small = near(np.array([half, half / 2, half / 1024]), dtype)
     least = np.array([1, 2, 0x7F], np.dtype(f"u{dtype_of(dtype).itemsize}")).view(dtype_of(dtype))
     found = np.concatenate([np.zeros(2, dtype_of(dtype)), small, least])
-    return both_signs(found[found.astype(np.float64) <= half])
+    return both_signs(found[found.astype(np.float64) < half])
 
 
 def nans(dtype: str) -> Array:
@@ -117,7 +120,7 @@ def witnesses(element: str, dtype: str) -> Array:
     ties = (found[1:] + found[:-1]) / 2
     ties = ties[ties > smallest_normal(element)]
     if dtype == "float16":
-        return both_signs(near(ties, dtype))
+        return both_signs(near(ties, dtype).reshape(-1, 3)[:, ::2].reshape(-1))
     shifts = np.array([1 + s * w for w in WITNESSES for s in (-1, 1)])
     return both_signs(cast((ties[:, None] * shifts).reshape(-1), dtype))
 

@@ -12,7 +12,7 @@ from kvref.formats.paths import Path
 from kvref_conformance.cases import Case
 from kvref_conformance.formatted import Reading, Writing, givens
 from kvref_conformance.probes import codes, numbers
-from kvref_conformance.probes.carriers import WHOLE, Geometry, filled, under_global
+from kvref_conformance.probes.carriers import WHOLE, Geometry, filled, off_ties, under_global
 from kvref_conformance.probes.format_cases import kind_of
 from kvref_conformance.problems import cast
 
@@ -99,7 +99,7 @@ def crowded(case: Case, path: Path) -> Writing:
     shares = rng.choice([0.75, 0.8, 0.83, 0.85, 0.5, 0.33, 0.1, -0.82, -0.66], (240, 16))
     shares[np.arange(240), rng.integers(0, 16, 240)] = 1.0
     amax = rng.uniform(0.5, 40.0, (240, 1))
-    return _writing(case, path, cast(shares * amax, case.dtype), kind_of(case), 1.0)
+    return _writing(case, path, off_ties(cast(shares * amax, case.dtype)), kind_of(case), 1.0)
 
 
 def under_global_scales(case: Case, path: Path) -> Reading:
