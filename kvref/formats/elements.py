@@ -145,7 +145,7 @@ def decode(codes: Array, element: str) -> Array:
     does not have (a byte above 0x0F where codes have 4 bits).
     """
     check_codes("codes", codes, element)
-    if len(values(element)) < 256 or codes.size < CHUNK:
+    if codes.size < CHUNK:
         return np.take(values(element), codes)
     return _decode_pairs(np.ascontiguousarray(codes), element)
 
@@ -180,6 +180,8 @@ def _decode_pairs(codes: Array, element: str) -> Array:
 
 @lru_cache
 def _pair_table(element: str) -> Array:
-    """Return the two numbers of every pair of bytes, as they lie in memory."""
+    """Return the two numbers of every pair of bytes, as they lie in memory; zeros for what is no code."""
+    numbers = np.zeros(256, np.float32)
+    numbers[: len(values(element))] = values(element)
     pairs = np.arange(2**16, dtype=np.uint16).view(np.uint8).reshape(-1, 2)
-    return values(element)[pairs].view(np.uint64).reshape(-1)
+    return numbers[pairs].view(np.uint64).reshape(-1)

@@ -26,6 +26,7 @@ from kvref.formats.format import Format, Quantized
 from kvref.formats.mx import grouped, saturating, ungrouped
 from kvref.formats.paths import Path
 from kvref.formats.pieces import in_pieces
+from kvref.formats.steps import operation
 
 #: What amax is divided by for g: the largest element, times or without the largest group scale.
 _GLOBAL = {"amax/2688": 2688.0, "amax/448": 448.0}
@@ -72,14 +73,12 @@ def values(q: Quantized, format: Format, path: Path) -> Array:
 
 
 def decoded(q: Quantized, format: Format, path: Path, dtype: np.dtype[Any]) -> Array:
-    """Return what a reader of the path makes of it, in `dtype`."""
-    factors = _factors(q, format, path)
-    works = dtype if path.decode_dtype == "output" else np.dtype(np.float32)
-    numbers, scales, second = (narrow(part, works).astype(np.float64) for part in factors)
+    """Return what a reader of the path that works in `dtype` makes of it."""
+    numbers, scales, second = _factors(q, format, path)
     over = np.divide if path.nvfp4_operand == "encode" else np.multiply
     if path.nvfp4_decode_order == "scales_first":
-        return narrow(numbers * narrow(over(scales, second), works).astype(np.float64), works)
-    return narrow(over(narrow(numbers * scales, works).astype(np.float64), second), works)
+        return operation(np.multiply, numbers, operation(over, scales, second, dtype), dtype)
+    return operation(over, operation(np.multiply, numbers, scales, dtype), second, dtype)
 
 
 def derived(x: Array, format: Format, path: Path) -> Array:

@@ -22,6 +22,7 @@ from kvref.formats.elements import check_codes
 from kvref.formats.format import Format, Quantized, format_of
 from kvref.formats.packing import arrange_scales, arranged_shape, pack, restore_scales, unpack
 from kvref.formats.paths import CANONICAL, Path
+from kvref.formats.steps import operation
 
 AXES = ["num_tokens", "num_kv_heads", "head_dim"]
 #: Steps of float32 by which a division that is not exact may be off.
@@ -94,16 +95,17 @@ def decoded(q: Quantized, format: str | Format, *, dtype: str = "float32", path:
     """
     kind, wanted = format_of(format), dtype_of(dtype)
     plain = _plain(q, kind, path)
+    works = wanted if path.decode_dtype == "output" else np.dtype(np.float32)
     with np.errstate(all="ignore"):
         if kind.family == "affine":
             return affine.decoded(plain, kind, path, dtype)
         if kind.family == "ggml":
             return narrow(ggml.decoded(plain.codes, kind), wanted)
         if kind.family == "nvfp4":
-            return narrow(nvfp4.decoded(plain, kind, path, wanted), wanted)
-        works = wanted if path.decode_dtype == "output" else np.dtype(np.float32)
-        numbers, spread = (narrow(part, works).astype(np.float64) for part in _factors(plain, kind, path))
-        return narrow(narrow(numbers * spread, works), wanted)
+            product = nvfp4.decoded(plain, kind, path, works)
+        else:
+            product = operation(np.multiply, *_factors(plain, kind, path), works)
+    return product if product.dtype == wanted else narrow(product, wanted)
 
 
 def unpacked(q: Quantized, format: str | Format, *, path: Path = CANONICAL) -> Array:

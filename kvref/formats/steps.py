@@ -10,6 +10,8 @@ For porters: your language has these steps; what it needs is to be kept from con
 Source: IEEE 754-2019, 5.4.1; for the exact error of a sum, Knuth 1969 (two-sum); Boldo and Melquiond 2008.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -42,6 +44,18 @@ def step(x: Array, dtype: str) -> Array:
     if dtype == "float32":
         return np.asarray(x, np.float32)
     return narrow(x, dtype_of(dtype)).astype(np.float32)
+
+
+def operation(over: np.ufunc, a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
+    """Return a product or quotient as a program in `dtype` has it: operands rounded to it, then the result.
+
+    Numbers come as float32. In float64 their product is exact, and their quotient so near that rounding it
+    again is as if it had been exact.
+    """
+    if dtype == np.float32:
+        return np.asarray(over(a, b))
+    exact = over(*(narrow(x, dtype).astype(np.float64) for x in (a, b)))
+    return narrow(exact, dtype)
 
 
 def multiply_add(a: Array, b: Array, c: ArrayLike, path: Path = CANONICAL) -> Array:
