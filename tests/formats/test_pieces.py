@@ -1,4 +1,4 @@
-"""What is done for speed changes nothing: pieces, and the largest magnitude by bits."""
+"""What is done for speed changes nothing: pieces, pairs, steps of the processor, and bits in order."""
 
 import numpy as np
 import pytest
@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from kvref.formats import pieces
 from kvref.formats.amax import group_amax
+from kvref.formats.elements import CHUNK, ELEMENTS, decode, values
 from kvref.formats.format import FORMATS, Quantized
 from kvref.formats.paths import CANONICAL, Path
 from kvref.formats.scaled import quantize
+from kvref.formats.steps import operation
 
 NUM_KV_HEADS, HEAD_DIM = 3, 128
 WRITTEN = [name for name, format in FORMATS.items() if format.family in ("amax", "mx", "nvfp4")]
@@ -87,3 +89,22 @@ def test_largest_magnitude_of_groups_that_are_no_rows() -> None:
     x = numbers(32)
     groups = np.moveaxis(x.reshape(2, 16, NUM_KV_HEADS, HEAD_DIM), 1, -1)
     np.testing.assert_array_equal(group_amax(groups), np.abs(groups).max(axis=-1))
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("size", [CHUNK - 1, CHUNK, 2 * CHUNK, 2 * CHUNK + 1])
+def test_codes_in_pairs_are_codes_one_by_one(element: str, size: int) -> None:
+    """Long arrays are read two codes at a time; what is left over is read too."""
+    codes = np.random.default_rng(0).integers(0, len(values(element)), size, dtype=np.uint8)
+    np.testing.assert_array_equal(decode(codes, element), values(element)[codes])
+
+
+@pytest.mark.parametrize("over", [np.multiply, np.divide])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_one_float32_step_is_the_exact_result_rounded(over: np.ufunc, seed: int) -> None:
+    """A float64 product of float32 numbers is exact; for quotients, rounding twice is rounding once."""
+    a, b = np.random.default_rng(seed).integers(0, 2**32, (2, 2000), dtype=np.uint32).view(np.float32)
+    with np.errstate(all="ignore"):
+        step = operation(over, a, b, np.dtype(np.float32))
+        exact = over(a.astype(np.float64), b.astype(np.float64)).astype(np.float32)
+    np.testing.assert_array_equal(step, exact)
