@@ -36,6 +36,11 @@ ELSEWHERE: dict[str, str] = {
     "ggml-org/llama.cpp#23720": "managers: an allocator that needs a contiguous run",
     "ml-explore/mlx-lm#1141": _BATCH,
     "Blaizzy/mlx-vlm#1890": _BATCH,
+    "vllm-project/vllm#6761": "models: loading of scales; a codec is handed a number",
+    "vllm-project/vllm#24505": "models: a cache allocated in the dtype of another model's",
+    "vllm-project/vllm#41343": "models: keys past what a format holds under a scale of 1; each code is right",
+    "openvinotoolkit/openvino#37095": "a scale that encodes, past the largest float16; here they decode",
+    "NVIDIA/TensorRT-LLM#16505": "transfers: the dtype of a buffer taken from another pool of blocks",
     "vllm-project/vllm#22726": "engines: one of two entry points does not reset the prefix cache",
 }
 
