@@ -15,6 +15,7 @@ from kvref.formats.format import FORMATS
 from kvref.formats.paths import Path
 from kvref.storage.layouts import LAYOUTS
 from kvref_conformance.choices import CHOICES, FORMAT_CHOICES
+from kvref_conformance.formatted import fits
 
 
 class ClaimError(ArgumentError):
@@ -108,6 +109,7 @@ class Claims:
         _check_choices(self.choices)
         if not isinstance(self.arithmetic, Arithmetic):
             raise ClaimError(f"claims.arithmetic = {self.arithmetic!r:.80}, expected an object of facts")
+        _check_formats(self)
 
     def choice(self, name: str) -> str:
         """Return the declared answer to a choice, canonical where nothing is declared."""
@@ -181,6 +183,19 @@ def _check_extent(name: str, value: Any, least: int, step: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least or value % step:
         wanted = f"an integer >= {least}" if step == 1 else f"a multiple of {step} from {least} on"
         raise ClaimError(f"claims.{name} holds {value!r:.80}, expected {wanted}")
+
+
+def _check_formats(claims: Claims) -> None:
+    """Check that something can be asked of every format: whole groups, or in MX their refusal."""
+    path = claims.path()
+    for name in claims.formats:
+        places = [(heads, width) for width in claims.head_dims for heads in (1, 2, 4)]
+        if FORMATS[name].family != "mx" and not any(fits(name, path, *place) for place in places):
+            widths = ", ".join(map(str, claims.head_dims))
+            raise ClaimError(
+                f"claims.formats holds {name!r}, expected formats whose groups fill one of the claimed "
+                f"head_dims ({widths})"
+            )
 
 
 def _check_choices(choices: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvref.formats.paths import Path
 from kvref_conformance.claims import MAX_BLOCK, ClaimError, Claims
 
 
@@ -33,6 +34,10 @@ from kvref_conformance.claims import MAX_BLOCK, ClaimError, Claims
         ({"latent_dims": []}, "claims.latent_dims is empty"),
         ({"rope_styles": ["spiral"]}, "expected one of half, interleaved"),
         ({"layouts": ["zzz"]}, "expected one of nhd, hnd"),
+        ({"formats": ["int3"]}, "claims.formats holds 'int3', expected one of fp8_e4m3"),
+        ({"formats": []}, "claims.formats is empty"),
+        ({"formats": ["kivi_v4"], "head_dims": [80]}, "whose groups fill one of the claimed head_dims (80)"),
+        ({"choices": {"mx-scale": "round"}}, "expected one of floor, ceil"),
         ({"choices": ["lse-base"]}, "claims.choices = ('lse-base',), expected an object"),
         ({"choices": {"lse-base": ["e"]}}, "expected one of e, 2"),
         ({"choices": {"lse-colour": "e"}}, "claims.choices holds 'lse-colour'"),
@@ -51,6 +56,19 @@ def test_what_says_nothing_that_can_be_checked_is_refused(claims: dict[str, Any]
     with pytest.raises(ClaimError) as caught:
         Claims.from_dict(claims)
     assert said in str(caught.value)
+
+
+def test_groups_may_fill_what_no_head_fills() -> None:
+    """80 channels are no whole groups of 32, but two heads of them are."""
+    claims = Claims(formats=("mxfp4",), head_dims=(80,), choices={"mx-span": "flattened"})
+    assert claims.path().mx_span == "flattened"
+
+
+def test_the_path_is_what_the_choices_say() -> None:
+    """Canonical where nothing is declared, and back to it for `--canonical`."""
+    claims = Claims(choices={"e4m3-overflow": "nan", "lse-base": "2"})
+    assert claims.path() == Path(e4m3_overflow="nan")
+    assert claims.canonical().path() == Path()
 
 
 JSON = st.recursive(

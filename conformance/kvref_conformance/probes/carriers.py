@@ -123,7 +123,7 @@ def filled(amaxes: Array, size: int, dtype: str, seed: int) -> Array:
 def off_ties(x: Array) -> Array:
     """Return numbers with their last bit set, but zeros: more bits than any tie of an element has."""
     codes = x.view(np.dtype(f"u{x.itemsize}"))
-    return (codes | (x != 0)).view(x.dtype)
+    return np.asarray((codes | (x != 0)).view(x.dtype))
 
 
 def in_groups(numbers: Array, size: int) -> Array:
