@@ -17,6 +17,8 @@ from rich.console import Console
 
 from kvref.attention.arithmetic import Arithmetic
 from kvref.errors import ArgumentError
+from kvref.formats.paths import Path as Decisions
+from kvref.formats.scaled import quantize
 from kvref_conformance.contracts import VERBS
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.report.badge import to_badge
@@ -35,6 +37,7 @@ from kvref_conformance.report.model import (
 )
 from kvref_conformance.report.terminal import failure_lines, render
 from kvref_conformance.runner.suite import Settings, run_suite
+from kvref_conformance.subjects.reference import Reference
 from kvref_conformance.subjects.tiled import Tiled
 
 SETTINGS = Settings(areas=("paged_attention", "write_kv"), subject="my_kernels:Kernels", rings=("core",))
@@ -95,7 +98,7 @@ def test_what_is_no_report_is_refused(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [3, "ab", [3], ["ab"], [["ab"]], {"ab": 1}, None])
-@pytest.mark.parametrize("name", ["areas", "requirements", "deviations", "known", "survivors"])
+@pytest.mark.parametrize("name", ["areas", "requirements", "deviations", "known", "survivors", "choices"])
 def test_a_field_of_another_kind_is_refused(report: Report, name: str, value: object) -> None:
     """Reports come from other people's runs; reading one ends in a report or in one of kvref's own errors."""
     with suppress(ArgumentError):
@@ -344,3 +347,30 @@ def test_a_lax_declaration_is_called_lax_and_says_what_it_lets_through() -> None
     assert "ScaleTwice" in made.survivors
     for form in (to_html, to_markdown):
         assert "ScaleTwice" in form(made)
+
+
+def test_choices_of_formats_stand_in_every_report_found_beside_declared(tmp_path: Path) -> None:
+    """What a subject was seen to do, whatever it says."""
+
+    class Undeclared(Reference):
+        claims = replace(Reference.claims, formats=("mxfp4",))
+        attention = paged_attention = append_and_attend = None  # presence is a claim
+
+        def quantize_kv(self, x: Any, **rest: Any) -> Any:
+            stored = quantize(x, path=Decisions(mx_scale="rceil"), **rest)
+            return stored.codes, stored.scales
+
+    settings = replace(SETTINGS, areas=("quantize_kv",), survey=True, smallest=False)
+    made = run_suite(InProcessHost(Undeclared), settings=settings)
+    (rule,) = (choice for choice in made.choices if choice.choice == "mx-scale")
+    assert (rule.declared, rule.found, rule.agrees) == ("floor", ("rceil",), False)
+    text = io.StringIO()
+    render(made, Console(width=200, file=text))
+    assert "choices: mx-scale is declared floor, the answers show rceil" in text.getvalue()
+    assert "e2m1-ties = even" in text.getvalue()
+    assert "| `mx-scale` | `floor` | **`rceil`** |" in to_markdown(made)
+    assert "Choices found by running it" in to_html(made)
+    write_report(made, tmp_path / "made.json")
+    assert load_report(tmp_path / "made.json").choices == made.choices
+    schema = json.loads((files("kvref_conformance") / "report" / "schema.json").read_text(encoding="utf-8"))
+    jsonschema.validate(json.loads(made.to_json()), schema)

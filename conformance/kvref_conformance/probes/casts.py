@@ -15,7 +15,7 @@ from kvref_conformance.probes.format_cases import format_case, kind_of, places_o
 from kvref_conformance.problems import cast
 
 #: Cases of the sweep over all float32 numbers, for each format.
-SWEEPS = 16
+SWEEPS = 32
 #: Numbers of one call of the sweep.
 PIECE = 2**24
 
