@@ -112,7 +112,7 @@ def _written(
     scales, codes = at(6.0)
     if path.nvfp4_largest == "four_over_six":
         scales, codes = _better(groups, (scales, codes), at(4.0), both.g)
-    scales, codes = np.where(lost, _NAN, scales), np.where(lost[..., None], np.uint8(0), codes)
+    scales[lost], codes[lost] = _NAN, 0
     return ungrouped(codes, x.shape, path), scales
 
 
