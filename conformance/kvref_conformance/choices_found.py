@@ -5,7 +5,7 @@ answers part, and what comes back there agrees with some of them. Only the eleme
 looked at, so that another fault does not blur the finding; and what is found of one decision is assumed when
 the next is looked at, so that a subject that declares nothing is understood all the same.
 
-Realises: KV-CONF-004 named-choices.
+Realises: KV-CONF-031 choices-found.
 """
 
 from collections.abc import Iterable, Mapping
