@@ -1,4 +1,4 @@
-"""Every float32 there is, cast to every float element: 2^32 bit patterns against encoders written by others.
+"""Every float32 there is, cast to every float element: 2^32 bit patterns against four other encoders.
 
     python benchmarks/sweep_float32.py > benchmarks/sweep_float32.md    # 20 minutes on one core
     python benchmarks/sweep_float32.py --smoke                          # some patterns from everywhere
