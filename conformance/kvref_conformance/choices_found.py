@@ -35,7 +35,7 @@ from kvref_conformance.trial import Trial, Violation, bits
 
 WRITE, READ, ATTEND = "quantize_kv", "dequantize_kv", "quantized_paged_attention"
 #: Decisions that only attention over codes shows, and the check that shows them.
-_ATTENDING: dict[str, Check] = {
+SHOWN_BY_ATTENTION: dict[str, Check] = {
     "v_scale_layout": formats_attend.scales_of_values_lie_where_declared,
     "attend_values": formats_attend.keys_are_rounded_as_declared,
 }
@@ -104,7 +104,7 @@ def _agreeing(
     seen: _Seen, claims: Claims, offered: set[str], decision: str, path: Path
 ) -> tuple[str, ...] | None:
     """Return the answers that agree with all probes of a decision; None where no probe tells them apart."""
-    if decision in _ATTENDING:
+    if decision in SHOWN_BY_ATTENTION:
         return _agreeing_attention(seen.host, claims, decision, path) if ATTEND in offered else None
     left, told = set(PATHS[decision]), False
     for key, one in _probes(claims, decision):
@@ -195,7 +195,7 @@ def _agrees(got: Outputs | None, outcome: Outcomes, exact: list[Outcomes]) -> bo
 
 def _agreeing_attention(host: Host, claims: Claims, decision: str, path: Path) -> tuple[str, ...] | None:
     """Return the answers under which the check of a decision passes wherever it is run."""
-    check, agreeing, told = _ATTENDING[decision], [], False
+    check, agreeing, told = SHOWN_BY_ATTENTION[decision], [], False
     for answer in PATHS[decision]:
         assumed = _on(claims, replace(path, **{decision: answer}))
         cases = check.cases(assumed, ATTEND, "quick")

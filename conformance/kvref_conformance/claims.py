@@ -187,7 +187,7 @@ def _check_extent(name: str, value: Any, least: int, step: int) -> None:
 
 def _check_formats(claims: Claims) -> None:
     """Check that something can be asked of every format: whole groups, or in MX their refusal."""
-    path = claims.path()
+    path = Path(mx_span=claims.path().mx_span)
     for name in claims.formats:
         places = [(heads, width) for width in claims.head_dims for heads in (1, 2, 4)]
         if FORMATS[name].family != "mx" and not any(fits(name, path, *place) for place in places):

@@ -12,7 +12,7 @@ from kvref_conformance.cases import Case
 from kvref_conformance.checks import all_checks
 from kvref_conformance.checks.check import Check
 from kvref_conformance.choices import FORMAT_CHOICES, choice_name
-from kvref_conformance.choices_found import _ATTENDING, APPROXIMATE, find_choices
+from kvref_conformance.choices_found import APPROXIMATE, SHOWN_BY_ATTENTION, find_choices
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import FORMATTED
 from kvref_conformance.host.inprocess import InProcessHost
@@ -88,7 +88,7 @@ def test_every_answer_passes_as_what_it_is(choice: str) -> None:
 
 def test_every_decision_has_inputs_at_which_its_answers_part() -> None:
     """A decision that no probe looks at would be missing from every report."""
-    assert set(PARTINGS) | set(_ATTENDING) == set(PATHS)
+    assert set(PARTINGS) | set(SHOWN_BY_ATTENTION) == set(PATHS)
 
 
 def test_the_canonical_answers_are_found() -> None:
