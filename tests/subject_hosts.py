@@ -37,6 +37,7 @@ OF_FORMATS = {
     "torchao_mx_rceil": ("torchao", "torch"),
     "torchao_nvfp4": ("torchao", "torch"),
     "torchao_nvfp4_tiled": ("torchao", "torch"),
+    "compressed_tensors_kv": ("compressed_tensors", "torch"),
     "compressed_tensors_mx": ("compressed_tensors", "torch"),
     "compressed_tensors_nvfp4": ("compressed_tensors", "torch"),
     "modelopt_mxfp4": ("modelopt", "torch"),

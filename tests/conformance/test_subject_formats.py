@@ -66,6 +66,7 @@ E4M3 = (464.0, ABOVE_464, 480.0, 1e30, INF, -INF, NAN, -0.0, 2.0**-10, 1.0001 * 
         ("onnx_quantize", "7e 7e 7e 7e 7e fe 7f 80 00 01 02"),
         ("onnxruntime_quantize", "7e 7e 7e 7e 7e fe 7f 80 00 01 02"),
         ("onnxruntime_unsaturated", "7e 7f 7e 7f 7f ff 7f 80 00 01 02"),  # 480 is no NaN
+        ("compressed_tensors_kv", "7e 7e 7e 7e 7e fe 7f 80 00 01 02"),
         ("gfloat", "7e 7e 7e 7e 7e fe ff 80 00 01 02"),
         ("vllm_cpu_fp8", "7e 7e 7e 7e 7e fe 7e 00 00 00 01"),  # rounds toward zero
     ],
@@ -224,6 +225,7 @@ def test_scales_of_small_nvfp4_groups(hosts: dict[str, Host], name: str, scales:
     [
         ("onnx_quantize", [0, 2, 2, 0, -128, 127, -128]),  # past 2^31 it wraps
         ("onnxruntime_quantize", [0, 2, 2, 0, 127, 127, -128]),
+        ("compressed_tensors_kv", [0, 2, 2, 0, 127, 127, -128]),
         ("onnxruntime_int8", [0, 2, 2, 0, 127, 127, -128]),
     ],
 )

@@ -33,6 +33,7 @@ BUILT_IN = {
     "torchao_mx_rceil": "kvref_conformance.subjects.torchao_mx:TorchaoMXRceil",
     "torchao_nvfp4": "kvref_conformance.subjects.torchao_nvfp4:TorchaoNVFP4",
     "torchao_nvfp4_tiled": "kvref_conformance.subjects.torchao_nvfp4:TorchaoNVFP4Tiled",
+    "compressed_tensors_kv": "kvref_conformance.subjects.compressed_tensors_kv:CompressedTensorsKV",
     "compressed_tensors_mx": "kvref_conformance.subjects.compressed_tensors_mx:CompressedTensorsMX",
     "compressed_tensors_nvfp4": "kvref_conformance.subjects.compressed_tensors_nvfp4:CompressedTensorsNVFP4",
     "modelopt_mxfp4": "kvref_conformance.subjects.modelopt_mxfp4:ModeloptMXFP4",
