@@ -5,7 +5,7 @@ from kvref_conformance.bytes_judged import expect_read, expect_refusal, expect_w
 from kvref_conformance.checks.check import check
 from kvref_conformance.probes import microscaled, scalings, two_level
 from kvref_conformance.probes.format_cases import format_cases, reading_of, writing_of
-from kvref_conformance.probes.microscaled import is_mx
+from kvref_conformance.probes.microscaled import has_own_scales, is_mx
 from kvref_conformance.probes.two_level import is_derived, is_given, is_nvfp4
 from kvref_conformance.trial import Trial
 
@@ -48,15 +48,15 @@ def infinities_are_stored_as_declared(trial: Trial) -> None:
     expect_written(trial, writing_of(microscaled.with_infinity, trial))
 
 
-@check("KV-FMT-036", verbs=READ, cases=format_cases(microscaled.end_scales, is_mx))
+@check("KV-FMT-036", verbs=READ, cases=format_cases(microscaled.every_scale, is_mx))
 def smallest_scale_is_a_number(trial: Trial) -> None:
-    """Every code under scale bytes 0x00, 0x01, 0xFE, and others between."""
-    expect_read(trial, reading_of(microscaled.end_scales, trial))
+    """Every code under every scale byte but NaN, 0x00 among them."""
+    expect_read(trial, reading_of(microscaled.every_scale, trial))
 
 
-@check("KV-FMT-037", verbs=READ, cases=format_cases(microscaled.nan_scales, is_mx))
+@check("KV-FMT-037", verbs=READ, cases=format_cases(microscaled.nan_scales, has_own_scales))
 def nan_scale_makes_every_number_nan(trial: Trial) -> None:
-    """Every code under the scale byte 0xFF, zeros among them, beside groups of other scales."""
+    """Every code under a scale of NaN, zeros among them, beside groups of other scales."""
     expect_read(trial, reading_of(microscaled.nan_scales, trial))
 
 
@@ -99,7 +99,7 @@ def writers_take_the_declared_operand(trial: Trial) -> None:
 
 @check("KV-FMT-041", verbs=READ, cases=format_cases(two_level.under_global_scales, is_nvfp4))
 def readers_take_the_declared_operand(trial: Trial) -> None:
-    """Every code under many scales and a global scale of 1/4: nothing is rounded."""
+    """Every code under every finite scale and a global scale of 1/4: nothing is rounded."""
     expect_read(trial, reading_of(two_level.under_global_scales, trial))
 
 

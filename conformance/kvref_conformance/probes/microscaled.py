@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from kvref.arrays import Array, dtype_of
-from kvref.formats.elements import largest
+from kvref.formats.elements import element_of, largest
 from kvref.formats.format import FORMATS, Format
 from kvref.formats.paths import Path
 from kvref_conformance.cases import Case, Level
@@ -19,8 +19,12 @@ from kvref_conformance.problems import cast
 
 #: Fractions of a binade at which one of the rules goes over to the next exponent, for one of the elements.
 FRACTIONS = (1.0, 1.5, 1.625, 1.75, 1.875, 1.9375)
-#: Scale bytes at both ends, and some between; NaN is a case of its own.
-END_BYTES = (0x00, 0x01, 0x02, 0x16, 0x40, 0x7F, 0xA0, 0xFD, 0xFE)
+#: Scales that are NaN between scales that are not, as each is stored.
+_NAN_SCALES = {
+    "e8m0": (0x7F, 0xFF, 0x80, 0x7E, 0xFF, 0xFF, 0x81),
+    "e4m3fn": (0x38, 0x7F, 0x40, 0x30, 0x7F, 0x7F, 0x48),
+    "float32": (1.0, np.nan, 2.0, 0.5, np.nan, np.nan, 4.0),
+}
 #: By this path groups run over heads; it says what an answer that is not due would look like.
 FLATTENED = Path(mx_span="flattened")
 
@@ -28,6 +32,13 @@ FLATTENED = Path(mx_span="flattened")
 def is_mx(kind: Format) -> bool:
     """Say whether groups share an exponent."""
     return kind.family == "mx"
+
+
+def has_own_scales(kind: Format) -> bool:
+    """Say whether scales are stored for each token or group, and a NaN among them is one group's."""
+    return kind.family in ("mx", "nvfp4") or (
+        kind.family == "amax" and kind.group in ("token_head", "channels")
+    )
 
 
 def maxima(case: Case, path: Path) -> Writing:
@@ -85,14 +96,14 @@ def with_infinity(case: Case, path: Path) -> Writing:
     return _with_one(case, path, (np.inf, -np.inf))
 
 
-def end_scales(case: Case, path: Path) -> Reading:
-    """Return every code under scale bytes at both ends of their range."""
-    return _under(case, path, END_BYTES)
+def every_scale(case: Case, path: Path) -> Reading:
+    """Return every code under every scale byte but NaN, the smallest among them."""
+    return _under(case, path, np.arange(0xFF, dtype=np.uint8))
 
 
 def nan_scales(case: Case, path: Path) -> Reading:
     """Return codes of which some groups have a scale of NaN, and their neighbours have none."""
-    return _under(case, path, (0x7F, 0xFF, 0x80, 0x7E, 0xFF, 0xFF, 0x81))
+    return _under(case, path, np.array(_NAN_SCALES[kind_of(case).scale_element]))
 
 
 def split_heads(case: Case, path: Path) -> Writing:
@@ -140,13 +151,16 @@ def _with_one(case: Case, path: Path, special: tuple[float, ...], also: float | 
     return Writing(kind.name, geometry.arrange(groups), **givens(kind))
 
 
-def _under(case: Case, path: Path, scale_bytes: tuple[int, ...]) -> Reading:
-    """Return every code under each of some scale bytes."""
-    every = codes.every_code(case, path)
-    count = -(-len(scale_bytes) * 256 // (case.num_kv_heads * case.head_dim))
-    reading = codes.with_codes(codes.template(case, path, max(count, every.tokens)), every.codes)
+def _under(case: Case, path: Path, some: Array) -> Reading:
+    """Return every code under each of some scales."""
+    kind = kind_of(case)
+    every = 2 ** element_of(kind.element).bits
+    size = kind.size or case.head_dim
+    groups = np.repeat(some, -(-every // size))
+    reading = codes.template(case, path, codes.tokens_for(case, len(groups) * size))
+    reading = codes.with_codes(reading, np.arange(every, dtype=np.uint8))
     scales = np.asarray(reading.scales)
-    return replace(reading, scales=np.resize(np.array(scale_bytes, np.uint8), scales.shape))
+    return replace(reading, scales=np.resize(groups, scales.shape).astype(scales.dtype))
 
 
 def _extremes(dtype: str) -> Array:

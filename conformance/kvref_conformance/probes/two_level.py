@@ -103,10 +103,11 @@ def crowded(case: Case, path: Path) -> Writing:
 
 
 def under_global_scales(case: Case, path: Path) -> Reading:
-    """Return every code under many scales and a global scale that is exact."""
-    every = codes.every_code(case, path)
-    reading = codes.with_codes(codes.template(case, path, max(8, every.tokens)), every.codes)
-    scales = np.resize(np.arange(0x08, 0x78, 9, dtype=np.uint8), np.asarray(reading.scales).shape)
+    """Return every code under every finite scale and a global scale that is exact."""
+    every, size = np.arange(16, dtype=np.uint8), kind_of(case).size
+    finite = np.arange(0x7F, dtype=np.uint8)
+    reading = codes.with_codes(codes.template(case, path, codes.tokens_for(case, len(finite) * size)), every)
+    scales = np.resize(finite, np.asarray(reading.scales).shape)
     return replace(reading, scales=scales, global_scale=np.full_like(np.asarray(reading.global_scale), EXACT))
 
 
