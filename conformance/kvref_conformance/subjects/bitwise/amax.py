@@ -23,6 +23,13 @@ def refuse_infinite(x: Array) -> None:
         raise FormatError("x holds NaN or an infinity, expected finite numbers, from which scales are taken")
 
 
+def one_step_off(x: Array) -> Array:
+    """Return finite float32 numbers one step further from zero, as a division may be that is not exact."""
+    word = bits_of(x)
+    size = word & 0x7FFFFFFF
+    return from_bits(word + ((size > 0) & (size < INFINITE - 1)))
+
+
 class Amax(Exponents, Integers, Groups):
     """One multiplication between a number and its code."""
 
@@ -96,11 +103,13 @@ class Amax(Exponents, Integers, Groups):
         wide, rule = x.astype(np.float32), self.says("scale-division")
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             if rule == "divide":
-                return wide / scales
+                return np.asarray(wide / scales)
             if rule in ("input", "input_scale"):
                 own = scales if rule == "input" else scales.astype(x.dtype).astype(np.float32)
                 return (wide / own).astype(x.dtype).astype(np.float32)
-            return wide * (np.float32(1) / scales)
+            if rule == "approximate":
+                return one_step_off(wide / scales)
+            return np.asarray(wide * (np.float32(1) / scales))
 
     def write_element(self, x: Array, element: str) -> Array:
         """Return the codes of numbers that were divided by their scale."""

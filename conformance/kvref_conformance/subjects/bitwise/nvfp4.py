@@ -6,7 +6,7 @@ import numpy as np
 
 from kvref.arrays import Array
 from kvref.errors import FormatError
-from kvref_conformance.subjects.bitwise.amax import Amax, refuse_infinite
+from kvref_conformance.subjects.bitwise.amax import Amax, one_step_off, refuse_infinite
 from kvref_conformance.subjects.bitwise.coded import Coded
 from kvref_conformance.subjects.bitwise.floats import INFINITE, bits_of, from_bits
 from kvref_conformance.subjects.bitwise.kinds import Kind
@@ -145,7 +145,9 @@ class NVFP4(Amax):
             return x * (self.encode_scale(passed) / s)
         if rule == "encode":
             return x / (s / self.encode_scale(passed))
-        return x * (ONE / (s * g))
+        if rule == "approximate":
+            return one_step_off(np.asarray(x / (s * g)))
+        return np.asarray(x * (ONE / (s * g)))
 
     def vanishes(self, amax: Array) -> Array:
         """Say which groups have codes of 0 if their scale is 0; those of others are infinite quotients."""
