@@ -14,7 +14,7 @@ from kvref.errors import FormatError, KVError
 from kvref.formats.elements import decode
 from kvref.formats.format import Quantized
 from kvref.formats.paths import PATHS, Path
-from kvref.formats.scaled import acceptable, decoded, unpacked
+from kvref.formats.scaled import acceptable, decoded, dequantize, unpacked
 from kvref_conformance.choices import choice_name
 from kvref_conformance.contracts import Call, Failed
 from kvref_conformance.formatted import Reading, Writing, outputs_of
@@ -95,11 +95,31 @@ def expect_refusal(trial: Trial, call: Call, reason: str) -> None:
 def right_elements(
     writing: Writing, path: Path, name: str, found: Mapping[str, Array], wanted: list[Mapping[str, Array]]
 ) -> Array:
-    """Say which elements of an output are those of some answer; of packed codes, which single codes."""
-    if name == "codes" and writing.kind.packed and len(wanted) > 1:
-        single = _unpacked(writing, found, path)
-        return np.asarray(np.any([single == _unpacked(writing, one, path) for one in wanted], axis=0))
-    return np.asarray(np.any([_same(found[name], one[name]) for one in wanted], axis=0))
+    """Say which elements of an output are those of some answer; of packed codes, which single codes.
+
+    What lies under a scale that is NaN means nothing, and NaN is NaN whatever its sign.
+    """
+    if name != "codes" or writing.kind.family not in ("mx", "nvfp4"):
+        alike = [_same(_one_nan(writing, name, found), _one_nan(writing, name, one)) for one in wanted]
+        return np.asarray(np.any(alike, axis=0))
+    single = _unpacked(writing, found, path)
+    alike = [(single == _unpacked(writing, one, path)) | _meaningless(writing, one, path) for one in wanted]
+    return np.asarray(np.any(alike, axis=0))
+
+
+def _one_nan(writing: Writing, name: str, outputs: Mapping[str, Array]) -> Array:
+    """Return an output, every NaN among scales as the same byte."""
+    tensor = outputs[name]
+    if name != "scales" or writing.kind.scale_element != "e4m3fn":
+        return tensor
+    return np.where(tensor & 0x7F == 0x7F, np.uint8(0x7F), tensor)
+
+
+def _meaningless(writing: Writing, outputs: Mapping[str, Array], path: Path) -> Array:
+    """Say which codes, one each, lie under a scale that is NaN."""
+    stored = Quantized(**{**_given(writing), **outputs})
+    zeros = np.zeros_like(stored.codes)  # 0 · NaN
+    return np.isnan(dequantize(replace(stored, codes=zeros), writing.kind, path=path))
 
 
 def alternatives(path: Path) -> Iterator[tuple[str, str, Path]]:
@@ -137,15 +157,22 @@ def _told(
             list(where), *(side["codes"][where] for side in (found, wanted))
         )
     plain = [_unpacked(writing, side, path) for side in (found, wanted)]
-    at = tuple(int(i) for i in np.argwhere(plain[0] != plain[1])[0])
+    differ = plain[0] != plain[1]
+    if kind.family in ("mx", "nvfp4"):
+        differ &= ~_meaningless(writing, wanted, path)
+    at = tuple(int(i) for i in np.argwhere(differ)[0])
     codes = (_spelled(side[at], kind.element) for side in plain)
     return "x{} = {} became {}, expected {}".format(list(at), _exactly(writing.x[at]), *codes)
 
 
 def _unpacked(writing: Writing, outputs: Mapping[str, Array], path: Path) -> Array:
+    return unpacked(Quantized(**{**_given(writing), **outputs}), writing.kind, path=path)
+
+
+def _given(writing: Writing) -> dict[str, Array]:
+    """Return the scales that a writing comes with."""
     given = {"scales": writing.scales, "global_scale": writing.global_scale}
-    own = {name: x for name, x in given.items() if x is not None}
-    return unpacked(Quantized(**{**own, **outputs}), writing.kind, path=path)
+    return {name: x for name, x in given.items() if x is not None}
 
 
 def _as_with(writing: Writing, path: Path, found: Mapping[str, Array], where: tuple[int, ...]) -> str:
