@@ -76,11 +76,11 @@ def finite_codes(case: Case, path: Path) -> Writing:
 def halves(case: Case, path: Path) -> Writing:
     """Return every number of a 16-bit dtype, under a scale of 1 and, group by group, under their own.
 
-    Scales that are derived from a whole tensor see only those that fit a scale of 1.
+    Scales that are derived from a whole tensor see only those that fit a scale of 1, integers no NaN.
     """
     kind, every = kind_of(case), numbers.every_half(case.dtype)
     if kind.group == "given":
-        return _carrying(case, path, every)
+        return _carrying(case, path, every if is_float(kind) else every[~np.isnan(every)])
     with np.errstate(invalid="ignore"):
         finite = every[np.isfinite(every.astype(np.float64))]
     under_one = _carrying(case, path, finite)
