@@ -11,6 +11,7 @@ from kvref_conformance.subjects import BUILT_IN
 FOLDER = Path(__file__).resolve().parents[2] / "conformance" / "reports"
 REPORTS = sorted(FOLDER.glob("*.json"))
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
+TEXT = " ".join(README.split())
 
 
 def load(path: Path) -> Report:
@@ -20,7 +21,7 @@ def load(path: Path) -> Report:
 
 def test_there_are_reports() -> None:
     """An empty folder would pass every test below."""
-    assert len(REPORTS) >= 9
+    assert len(REPORTS) >= 35
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: str(path.stem))
@@ -42,7 +43,7 @@ def test_page_holds_command_and_every_failure(path: Path) -> None:
     assert f"--level {report.level}" in command
     assert f"reports/{path.name}" in command
     for failure in report.failures:
-        assert f"{failure.requirement} {failure.slug}" in README
+        assert f"{failure.requirement} {failure.slug}" in TEXT
     for deviation in report.deviations:
-        said = re.search(rf"`{name}`[^#]*?`{deviation.choice}`[^#]*?`{deviation.declared}`", README)
-        assert said or f"`{deviation.choice}` is `{deviation.declared}`" in README
+        said = re.search(rf"`{name}`[^#]*?`{deviation.choice}`[^#]*?`{deviation.declared}`", TEXT)
+        assert said or f"`{deviation.choice}` is `{deviation.declared}`" in TEXT
