@@ -79,10 +79,11 @@ def halves(case: Case, path: Path) -> Writing:
     Scales that are derived from a whole tensor see only those that fit a scale of 1, integers no NaN.
     """
     kind, every = kind_of(case), numbers.every_half(case.dtype)
-    if kind.group == "given":
-        return _carrying(case, path, every if is_float(kind) else every[~np.isnan(every)])
     with np.errstate(invalid="ignore"):
-        finite = every[np.isfinite(every.astype(np.float64))]
+        wide = every.astype(np.float64)
+    if kind.group == "given":
+        return _carrying(case, path, every if is_float(kind) else every[~np.isnan(wide)])
+    finite = every[np.isfinite(wide)]
     under_one = _carrying(case, path, finite)
     if kind.group == "tensor" or kind.global_scale == "tensor":
         return under_one
