@@ -53,6 +53,8 @@ class Ggml:
     def quantize_kv(self, x: Any, *, format: str) -> Any:
         """Return blocks of bytes."""
         numbers, size = _BLOCKS[format]
+        if x.shape[2] % numbers:
+            raise NotImplementedError(f"rows of {format} hold blocks of {numbers}, as ggml_row_size asserts")
         rows = np.ascontiguousarray(x)
         made = np.empty((*x.shape[:2], x.shape[2] // numbers * size), np.uint8)
         return _row(f"quantize_row_{format.removeprefix('ggml_')}{self.suffix}", rows, rows.size, made)
