@@ -20,7 +20,7 @@ from kvref.formats.packing import arrange_scales
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Call
-from kvref_conformance.problems import Placement, Problem, asked, scattered
+from kvref_conformance.problems import Placement, Problem, asked, blank, scattered, viewed
 
 #: What dead slots hold: numbers larger than any other, or none.
 FINITE, NOT_A_NUMBER = "numbers", "NaN"
@@ -69,6 +69,8 @@ def present_codes(
                     _scale_blocks(cache, kind, poison)
                 cache[slots] = part
                 cache = cache.reshape(num_blocks, case.block_size, *part.shape[1:])
+                if part.ndim == 3 and name.endswith("cache"):
+                    cache = _lying(cache, name, placement)
             if name == "v_scales" and contexts.interleaved and cache.ndim == 4:
                 cache = arrange_scales(cache.swapaxes(1, 2), "interleaved").swapaxes(1, 2).copy()
             tensors[name] = cache
@@ -78,6 +80,17 @@ def present_codes(
         {"format": contexts.format, **params},
         outputs,
     )
+
+
+def _lying(cache: Array, name: str, placement: Placement) -> Array:
+    """Return a cache of codes as the view that a placement asks for."""
+    if placement.view:
+        return viewed(cache, placement.view, name)
+    if placement.block_stride is None:
+        return cache
+    far = blank(cache.shape[:3], cache.shape[3], "uint8", 0, placement.block_stride)
+    far[...] = cache
+    return far
 
 
 def code_bound(problem: Problem, variant: VariantArgs, claims: Claims) -> tuple[State, Bound]:

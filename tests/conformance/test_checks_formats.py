@@ -16,7 +16,8 @@ from kvref_conformance.claims import ALL_FORMATS
 from kvref_conformance.contracts import FORMATTED
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.oracle import Oracle
-from kvref_conformance.probes.code_caches import code_needles, coded_cases
+from kvref_conformance.probes.code_caches import code_needles
+from kvref_conformance.probes.code_cases import coded_cases
 from kvref_conformance.probes.format_cases import places_of
 from kvref_conformance.probes.needles import hunt_near
 from kvref_conformance.problems import cast
@@ -27,7 +28,7 @@ from kvref_conformance.subjects.reference import Reference
 Failing = Callable[..., list[Evidence]]
 TOPICS = (
     *("formats_elements", "formats_scales", "formats_micro", "formats_integers", "formats_bytes"),
-    "formats_attend",
+    *("formats_attend", "formats_variants"),
 )
 
 
@@ -187,7 +188,7 @@ FAULTS = [
     (KeysScalesForBoth, "formats_attend", "KV-FMT-091"),
     (ScalesByPosition, "formats_attend", "KV-FMT-092"),
     (ReadsDeadSlots, "formats_attend", "KV-FMT-093"),
-    (WindowIgnored, "formats_attend", "KV-FMT-094"),
+    (WindowIgnored, "formats_variants", "KV-FMT-094"),
 ]
 
 

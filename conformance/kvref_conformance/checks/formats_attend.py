@@ -7,53 +7,39 @@ format has lost is on neither side.
 
 from dataclasses import replace
 
-import numpy as np
-
 from kvref.arrays import Array
-from kvref.formats.format import FORMATS
+from kvref.formats.format import FORMATS, Format
 from kvref_conformance.cases import Case, Level
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import ALL_DTYPES, Claims
 from kvref_conformance.code_problems import FINITE, NOT_A_NUMBER, present_codes
-from kvref_conformance.probes.code_caches import (
-    code_needles,
-    coded_cases,
-    even_pairs,
-    random_codes,
-)
+from kvref_conformance.probes.code_caches import code_needles, even_pairs, random_codes
+from kvref_conformance.probes.code_cases import coded, coded_cases
 from kvref_conformance.probes.needles import hunt_near
 from kvref_conformance.problems import Placement, Problem
 from kvref_conformance.trial import Result, Trial
 
 VERB = ("quantized_paged_attention",)
-#: Tokens of a window, and a cap that bends the scores of random problems.
-WINDOW, SOFTCAP = 9, 1.5
 
 
-def _own_scales(claims: Claims, verb: str, level: Level) -> list[Case]:
+def _of_slots(kind: Format) -> bool:
     """Formats whose scales are those of slots."""
-    return [case for case in coded_cases(claims, verb, level) if _of_slots(case)]
-
-
-def _of_slots(case: Case) -> bool:
-    kind = FORMATS[case.option("format")]
     return kind.group not in ("given", "tensor") and kind.family != "ggml"
 
 
-def _of_groups(claims: Claims, verb: str, level: Level) -> list[Case]:
+def _of_groups(kind: Format) -> bool:
     """Formats with a scale for each group of channels."""
-    cases = coded_cases(claims, verb, level)
-    return [case for case in cases if FORMATS[case.option("format")].family in ("mx", "nvfp4")]
+    return kind.family in ("mx", "nvfp4")
 
 
 def _pairs(claims: Claims, verb: str, level: Level) -> list[Case]:
-    """Two contexts of two tokens, in 16-bit dtypes, where a scale is given."""
+    """Contexts of two tokens, and of twice the two, in 16-bit dtypes, where a scale is given."""
     halves = tuple(dtype for dtype in claims.dtypes if dtype in ALL_DTYPES and dtype != "float32")
     names = tuple(name for name in claims.formats if name == "nvfp4" or FORMATS[name].group == "given")
     if not halves or not names:
         return []
     cases = coded_cases(replace(claims, dtypes=halves, formats=names), verb, level)
-    return [replace(case, seq_lens=(2, 2), query_lens=(1, 1)) for case in cases]
+    return [replace(case, seq_lens=(2, 4), query_lens=(1, 1)) for case in cases]
 
 
 @check("KV-FMT-090", ring="numeric", verbs=VERB, cases=coded_cases)
@@ -70,14 +56,14 @@ def keys_are_rounded_as_declared(trial: Trial) -> None:
     trial.expect_attention(problem, _ask(trial, problem))
 
 
-@check("KV-FMT-091", verbs=VERB, cases=coded_cases)
+@check("KV-FMT-091", verbs=VERB, cases=coded(1))
 def each_side_has_its_own_scales(trial: Trial) -> None:
     """Needles under scales of keys that are far from those of values, and no two heads alike."""
     problem = _needles(trial, hunt_near(trial.case, 0, -1, -3))
     trial.expect_attention(problem, _ask(trial, problem))
 
 
-@check("KV-FMT-092", verbs=VERB, cases=_own_scales)
+@check("KV-FMT-092", verbs=VERB, cases=coded(2, _of_slots))
 def each_slot_has_its_own_scales(trial: Trial) -> None:
     """Needles in tokens whose scales all differ from their neighbours', wherever the blocks lie."""
     case = trial.case
@@ -86,14 +72,14 @@ def each_slot_has_its_own_scales(trial: Trial) -> None:
         trial.expect_attention(problem, trial.attend(problem, Placement(seed=seed)))
 
 
-@check("KV-FMT-071", verbs=VERB, cases=_of_groups)
+@check("KV-FMT-071", verbs=VERB, cases=coded(3, _of_groups))
 def scales_of_values_lie_where_declared(trial: Trial) -> None:
     """Needles in tokens whose groups all have scales of their own."""
     problem = _needles(trial, hunt_near(trial.case, 0, -1, -2, -3))
     trial.expect_attention(problem, _ask(trial, problem))
 
 
-@check("KV-FMT-093", verbs=VERB, cases=coded_cases)
+@check("KV-FMT-093", verbs=VERB, cases=coded(4))
 def dead_codes_change_nothing(trial: Trial) -> None:
     """Large numbers in every slot outside the attended sets, then NaN in codes and in scales."""
     case = trial.case
@@ -103,28 +89,6 @@ def dead_codes_change_nothing(trial: Trial) -> None:
     for dead in fills:
         result = trial.call(present_codes(problem, case, where, dead=dead), problem)
         trial.expect_attention(problem, result)
-
-
-@check("KV-FMT-094", ring="numeric", verbs=VERB, features=("window",), cases=coded_cases)
-def windows_act_on_codes(trial: Trial) -> None:
-    """A window over random codes."""
-    problem = random_codes(trial.case, trial.claims.path(), window=WINDOW)
-    trial.expect_attention(problem, _ask(trial, problem))
-
-
-@check("KV-FMT-094", ring="numeric", verbs=VERB, features=("softcap",), cases=coded_cases)
-def soft_caps_act_on_codes(trial: Trial) -> None:
-    """A soft cap that bends the scores of random codes."""
-    problem = random_codes(trial.case, trial.claims.path(), softcap=SOFTCAP)
-    trial.expect_attention(problem, _ask(trial, problem))
-
-
-@check("KV-FMT-094", ring="numeric", verbs=VERB, features=("sinks",), cases=coded_cases)
-def sinks_act_on_codes(trial: Trial) -> None:
-    """A sink for each head over random codes."""
-    sinks = np.linspace(-2.0, 3.0, trial.case.num_q_heads).astype(np.float32)
-    problem = random_codes(trial.case, trial.claims.path(), sinks=sinks)
-    trial.expect_attention(problem, _ask(trial, problem))
 
 
 def _ask(trial: Trial, problem: Problem) -> Result:

@@ -17,12 +17,10 @@ from kvref.formats.casts import encode
 from kvref.formats.format import FORMATS, Format, Quantized
 from kvref.formats.paths import Path
 from kvref.formats.scaled import dequantize, quantize
-from kvref_conformance.cases import Case, Level, lattice
-from kvref_conformance.claims import Claims
-from kvref_conformance.formatted import fits
+from kvref_conformance.cases import Case
 from kvref_conformance.probes import codes
 from kvref_conformance.probes.exact_contexts import POWERS, Sheet, given_scales, needle_share, shares_of
-from kvref_conformance.probes.format_cases import HEADS, kind_of
+from kvref_conformance.probes.format_cases import kind_of
 from kvref_conformance.probes.random import dyadic
 from kvref_conformance.problems import CodedContexts, Problem, cast
 
@@ -31,61 +29,10 @@ GAP = 1000.0
 SCALE = 0.3125
 #: Uneven scales of whole caches, keys and values.
 UNEVEN = (0.37, 2.9)
+#: How the given scales of heads differ: by powers of two, by any factor, or one scale serves them all.
+POWERED, APART, ONE = "powers", "apart", "one"
 #: Decisions that say how stored bytes are read.
 _READERS = ("nibble_order", "mx_span", "nvfp4_operand", "decode_dtype", "nvfp4_decode_order", "attend_values")
-
-
-def attends(kind: Format) -> bool:
-    """Say whether a format's scales each belong to one token, and a cache of its codes can be attended to."""
-    return kind.group != "tokens" and not kind.zeros
-
-
-def coded_cases(claims: Claims, verb: str, level: Level) -> list[Case]:
-    """Return points of the lattice for each claimed format.
-
-    Quick: its quick points, dealt out over the formats, one at least for each. Full: each of them for each
-    format. Exhaustive: each dtype, width and block size for each format, the groups in turn.
-    """
-    path, found = claims.path(), []
-    if path.scale_axis == "tokens":
-        return []
-    names = [name for name in claims.formats if attends(FORMATS[name])]
-    known: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Case]] = {}
-    for i, name in enumerate(names):
-        domain = _domain(FORMATS[name], claims, path)
-        if not all(domain):
-            continue
-        if domain not in known:
-            known[domain] = _points(replace(claims, head_dims=domain[0], block_sizes=domain[1]), verb, level)
-        points = known[domain]
-        share = -(-len(points) // len(names)) if level == "quick" else len(points)
-        for j in range(share):
-            case = points[(i * share + j) % len(points)].with_options(format=name)
-            if not fits(name, path, case.num_kv_heads, case.head_dim):
-                case = replace(case, num_kv_heads=HEADS[-1])
-            found.append(case)
-    return found
-
-
-def _domain(kind: Format, claims: Claims, path: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the claimed widths and block sizes that a cache of a format can have."""
-    by_fours = path.v_scale_layout == "interleaved" and kind.group == "channels" and kind.family != "ggml"
-    widths = tuple(
-        width
-        for width in claims.head_dims
-        if any(fits(kind.name, path, heads, width) for heads in (1, 2))
-        and not (by_fours and width // kind.size % 4)
-    )
-    return widths, tuple(size for size in claims.block_sizes if not (by_fours and size % 4))
-
-
-def _points(claims: Claims, verb: str, level: Level) -> list[Case]:
-    if level != "exhaustive":
-        return lattice(claims, verb, "quick")
-    every = lattice(claims, verb, level)
-    combinations = len(claims.dtypes) * len(claims.head_dims) * len(claims.block_sizes)
-    groups = len(every) // combinations
-    return [every[i % groups * combinations + i] for i in range(combinations)]
 
 
 def code_needles(case: Case, hunts: Array, path: Path, **variant: Any) -> Problem:
@@ -119,32 +66,45 @@ def code_needles(case: Case, hunts: Array, path: Path, **variant: Any) -> Proble
     return problem.but(hunts=placed)
 
 
-def random_codes(case: Case, path: Path, **variant: Any) -> Problem:
+def random_codes(case: Case, path: Path, given: str = POWERED, **variant: Any) -> Problem:
     """Return a problem over the codes of bell-shaped keys and values, each token louder than the one before.
 
-    Where scales are given they are uneven.
+    Where scales are given they are uneven; `given` says how those of heads differ. `v_head_dim` in `variant`
+    is the width of values.
     """
     rng = np.random.default_rng(case.seed + 313)
+    width = int(variant.pop("v_head_dim", case.head_dim))
     shape = (sum(case.seq_lens), case.num_kv_heads, case.head_dim)
     loud = np.resize([0.4, 1.0, 0.7, 1.3], shape[0])[:, None, None]
-    keys, values = (dyadic(rng, shape, "float32").astype(np.float64) * loud for _ in range(2))
+    keys, values = (
+        dyadic(rng, (*shape[:2], extent), "float32").astype(np.float64) * loud
+        for extent in (case.head_dim, width)
+    )
     q = dyadic(rng, (case.num_tokens, case.num_q_heads, case.head_dim), case.dtype)
-    return _problem(case, q, (keys, values * 8), path, UNEVEN, {"scale": 0.0625, **variant})
+    return _problem(case, q, (keys, values * 8), path, UNEVEN, {"scale": 0.0625, **variant}, given)
 
 
-def stored_exactly(x: Array, kind: Format, path: Path, scale: float, heads: int) -> Quantized:
+def stored_exactly(
+    x: Array, kind: Format, path: Path, scale: float, heads: int, given: str = POWERED
+) -> Quantized:
     """Return what a canonical writer stores, in the order of bytes and by the operand of a path.
 
     `scale` is the first of the scales that are given, one for each kv head; or the global one.
     """
     taken = Path(**{name: getattr(path, name) for name in _READERS})
-    given: dict[str, Array] = {}
+    arguments: dict[str, Array] = {}
     if kind.group == "given":
-        given["scales"] = given_scales(scale, heads).astype(np.float32)
+        each = {POWERED: given_scales(scale, heads), APART: scale * _apart(heads), ONE: np.full(1, scale)}
+        arguments["scales"] = each[given].astype(np.float32)
     if kind.global_scale == "given":
         operand = 1.0 / scale if path.nvfp4_operand == "encode" else scale
-        given["global_scale"] = np.full(1, operand, np.float32)
-    return quantize(x.astype(np.float32), kind, path=taken, **given)
+        arguments["global_scale"] = np.full(1, operand, np.float32)
+    return quantize(x.astype(np.float32), kind, path=taken, **arguments)
+
+
+def _apart(heads: int) -> Array:
+    """Return factors of which no two are alike, nor any twice another, in no order."""
+    return np.asarray(0.5 + (np.arange(heads) * 5 % 13) * 0.17)
 
 
 def even_pairs(case: Case, path: Path) -> Problem:
@@ -167,7 +127,7 @@ def even_pairs(case: Case, path: Path) -> Problem:
         own = replace(own, scales=given) if name == "scales" else replace(own, global_scale=given)
         parts.append(own.stored(replace(path, scale_layout="linear")))
     q = cast(np.full((case.num_tokens, case.num_q_heads, case.head_dim), 64.0), case.dtype)
-    return _over(case, q, (parts[0], parts[1]), path, {"scale": SCALE})
+    return over_codes(case, q, (parts[0], parts[1]), path, {"scale": SCALE})
 
 
 def _code_of(number: float, kind: Format) -> int:
@@ -181,15 +141,17 @@ def _problem(
     path: Path,
     scales: tuple[float, float],
     variant: dict[str, Any],
+    given: str = POWERED,
 ) -> Problem:
     kind, heads = kind_of(case), case.num_kv_heads
     keys, values = (
-        stored_exactly(x, kind, path, scale, heads) for x, scale in zip(numbers_of, scales, strict=True)
+        stored_exactly(x, kind, path, scale, heads, given)
+        for x, scale in zip(numbers_of, scales, strict=True)
     )
-    return _over(case, q, (keys, values), path, variant)
+    return over_codes(case, q, (keys, values), path, variant)
 
 
-def _over(
+def over_codes(
     case: Case, q: Array, parts: tuple[Quantized, Quantized], path: Path, variant: dict[str, Any]
 ) -> Problem:
     """Return the problem over stored keys and values."""

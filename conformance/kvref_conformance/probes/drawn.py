@@ -41,7 +41,7 @@ def fuzz_cases(claims: Claims, verb: str, seeds: Iterable[int]) -> list[Case]:
 
 def drawn_problem(case: Case) -> Problem:
     """Return the problem of a drawn case."""
-    variant = _variant(case)
+    variant = variant_of(case)
     if case.option("probe") == "needles":
         problem = needles(case, hunt_near(case, 0, -1, -case.block_size, 1 - case.block_size), **variant)
         altered = {"softcap", "sinks", "alibi_slopes"} & set(variant)
@@ -104,8 +104,8 @@ def _draw(claims: Claims, verb: str, seed: int) -> Case:
     )
 
 
-def _variant(case: Case) -> dict[str, Any]:
-    """Turn a case's options into the arguments of attention."""
+def variant_of(case: Case) -> dict[str, Any]:
+    """Turn a case's options into the arguments of attention; those that are none are passed over."""
     rng = np.random.default_rng(case.seed + 89)
     heads, total = case.num_q_heads, sum(case.seq_lens)
     variant: dict[str, Any] = {}
@@ -119,7 +119,7 @@ def _variant(case: Case) -> dict[str, Any]:
         elif name == "mask":
             size = sum(n * n_q for n, n_q in zip(case.seq_lens, case.query_lens, strict=True))
             variant["mask"] = rng.random(size) < float(value)
-        elif name != "probe":
+        elif name not in ("probe", "format"):
             variant[name] = value
     return variant
 

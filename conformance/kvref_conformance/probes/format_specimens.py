@@ -16,7 +16,8 @@ from kvref_conformance.code_problems import present_codes
 from kvref_conformance.contracts import Call
 from kvref_conformance.formatted import SCALES, Reading, Writing, givens, outputs_of
 from kvref_conformance.probes.carriers import Geometry
-from kvref_conformance.probes.code_caches import attends, code_needles
+from kvref_conformance.probes.code_caches import code_needles
+from kvref_conformance.probes.code_cases import attends
 from kvref_conformance.probes.format_cases import format_case, format_cases, kind_of, places_of, with_tokens
 from kvref_conformance.probes.random import dyadic
 from kvref_conformance.problems import Placement

@@ -17,7 +17,8 @@ from kvref_conformance.claims import Claims
 from kvref_conformance.code_problems import present_codes
 from kvref_conformance.contracts import ATTENDING, Call
 from kvref_conformance.probes.caches import CodedCache, layout_cases
-from kvref_conformance.probes.code_caches import code_needles, coded_cases
+from kvref_conformance.probes.code_caches import code_needles
+from kvref_conformance.probes.code_cases import coded_cases
 from kvref_conformance.probes.format_specimens import (
     read_cases,
     some_codes,
