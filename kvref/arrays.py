@@ -62,8 +62,10 @@ def is_real(x: Array) -> bool:
 def as_array(name: str, x: ArrayLike) -> Array:
     """Return anything array-like as a NumPy array.
 
-    Raises: ShapeError if nested lists have no common shape; DTypeError if NumPy cannot read it at all.
+    Raises: ShapeError if nested lists have no common shape; DTypeError if NumPy cannot read it at all, or if
+    it has a mask, which NumPy would drop.
     """
+    _refuse_masked(name, x)
     try:
         return np.asarray(x)
     except ValueError:
@@ -125,6 +127,7 @@ def check_array(name: str, x: Any) -> None:
     """
     if not isinstance(x, np.ndarray):
         raise DTypeError(f"{name} is a {type(x).__name__}, expected a NumPy array")
+    _refuse_masked(name, x)
 
 
 def as_indices(name: str, x: ArrayLike, shape: Sequence[int | str]) -> Array:
@@ -164,11 +167,21 @@ def check_count(name: str, value: Any, *, minimum: int = 1) -> int:
 
     Raises: ArgumentError if it is not an integer, below `minimum`, or past the range of int64.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
+    if not is_integer(value) or value < minimum:
         raise ArgumentError(f"{name} = {value!r}, expected an integer >= {minimum}")
     if value > _LARGEST:
         raise ArgumentError(f"{name} = {value!r}, expected an integer below 2^63")
     return int(value)
+
+
+def is_integer(value: Any) -> bool:
+    """Say whether a value is one integer, Python's or NumPy's, and no truth value."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_index(value: Any, stop: int) -> bool:
+    """Say whether a value is an integer from 0 to below `stop`."""
+    return is_integer(value) and 0 <= int(value) < stop
 
 
 def check_flag(name: str, value: Any) -> bool:
@@ -207,6 +220,11 @@ def _working_dtype(dtype: Any) -> np.dtype[Any]:
     if wanted not in (np.float64, np.float32):
         raise DTypeError(f"dtype = {dtype!r}, expected float64 or float32")
     return wanted
+
+
+def _refuse_masked(name: str, x: Any) -> None:
+    if type(x) is not np.ndarray and isinstance(x, np.ndarray) and hasattr(x, "mask"):
+        raise DTypeError(f"{name} is a {type(x).__name__}, expected an array without a mask")
 
 
 def _is_number(value: Any) -> bool:

@@ -27,7 +27,7 @@ from kvref.errors import FormatError, ShapeError
 from kvref.formats.format import Format, Quantized, format_of
 from kvref.formats.ggml import block_of, kind_of
 from kvref.formats.packing import restore_scales
-from kvref.formats.paths import CANONICAL, Path
+from kvref.formats.paths import CANONICAL, Path, check_path
 from kvref.formats.scaled import decoded, dequantize
 
 
@@ -143,6 +143,7 @@ def code_caches(
     Raises: FormatError, ShapeError, DTypeError.
     """
     kind = format_of(format)
+    check_path(path)
     if kind.group == "tokens" or kind.zeros or path.scale_axis == "tokens":
         raise FormatError(
             f"format = {kind.name!r} with path.scale_axis = {path.scale_axis!r}, expected one whose scales "

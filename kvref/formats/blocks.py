@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from kvref.arrays import Array, check_array
-from kvref.errors import FormatError
-from kvref.formats.records import PADS, Field, Record, block_bytes
+from kvref.arrays import Array, as_array, check_array, check_shape
+from kvref.errors import DTypeError, FormatError
+from kvref.formats.records import PADS, Field, Record, block_bytes, check_record
 
 
 def pack_record(parts: Mapping[str, Array], record: Record) -> Array:
@@ -24,11 +24,13 @@ def pack_record(parts: Mapping[str, Array], record: Record) -> Array:
     Pads are left out of the parts and become zeros, as does what rounds the block up.
     Raises: FormatError if a part is missing, unknown, or of another dtype or shape than its field.
     """
+    check_record(record)
+    if not isinstance(parts, Mapping):
+        raise FormatError(f"parts is a {type(parts).__name__}, expected an object of field and array")
     wanted = {field.name for field in record.fields if field.element not in PADS}
     if set(parts) != wanted:
-        raise FormatError(
-            f"parts has {', '.join(sorted(parts))}, expected {', '.join(sorted(wanted))} of {record.name}"
-        )
+        found, names = (", ".join(sorted(map(str, some))) for some in (parts, wanted))
+        raise FormatError(f"parts has {found}, expected {names} of {record.name}")
     lead = _lead_of(parts, record)
     body = [_region(parts, fields, lead) for fields in (record.rows, record.tails) if fields]
     whole = block_bytes(record, lead[-1])
@@ -43,7 +45,8 @@ def unpack_record(
 
     `written` [..., block_size] says which slots a writer has filled: a pad that it must set to zero is held
     to that there, by default everywhere. What rounds the block up is not read.
-    Raises: FormatError if the bytes are not those of such a block, or such a pad is not zero.
+    Raises: FormatError if the bytes are not those of such a block, or such a pad is not zero; DTypeError and
+    ShapeError if `written` is not that.
     """
     check_array("raw", raw)
     whole = block_bytes(record, block_size)
@@ -52,6 +55,7 @@ def unpack_record(
             f"raw is {raw.dtype} {list(raw.shape)}, expected uint8 [..., {whole}] for blocks of {block_size} "
             f"tokens of {record.name} (KV-FMT-072 record-bytes)"
         )
+    filled = np.bool_(True) if written is None else _filled(written, (*raw.shape[:-1], block_size))
     parts: dict[str, Array] = {}
     start = 0
     for fields in (record.rows, record.tails):
@@ -61,7 +65,7 @@ def unpack_record(
         for field in fields:
             bytes_of, region = region[..., : field.bytes], region[..., field.bytes :]
             if field.element == "zero":
-                _check_zero(bytes_of, record, written)
+                _check_zero(bytes_of, record, filled)
             elif field.element not in PADS:
                 parts[field.name] = _in_order(bytes_of.copy().view(field.dtype), field)
     return parts
@@ -109,8 +113,16 @@ def _in_order(stored: Array, field: Field) -> Array:
     return apart.swapaxes(-1, -2).reshape(stored.shape)
 
 
-def _check_zero(pad: Array, record: Record, written: Array | None) -> None:
-    wrong = pad.any(axis=-1) if written is None else pad.any(axis=-1) & np.asarray(written, bool)
+def _filled(written: Array, shape: tuple[int, ...]) -> Array:
+    found = as_array("written", written)
+    if found.dtype != np.bool_:
+        raise DTypeError(f"written has dtype {found.dtype}, expected bool")
+    check_shape("written", found, shape)
+    return found
+
+
+def _check_zero(pad: Array, record: Record, written: Array | np.bool_) -> None:
+    wrong = pad.any(axis=-1) & written
     if wrong.any():
         at = tuple(int(i[0]) for i in np.nonzero(wrong))
         raise FormatError(

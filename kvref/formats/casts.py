@@ -17,26 +17,30 @@ Melquiond 2008 (rounding to odd).
 
 from fractions import Fraction
 from functools import lru_cache
-from math import copysign, isinf, isnan
+from math import copysign, isfinite, isinf, isnan
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, as_array, is_real, to_odd_float32
-from kvref.errors import DTypeError, FormatError
+from kvref.arrays import Array, as_array, is_integer, is_real, to_odd_float32
+from kvref.errors import ArgumentError, DTypeError, FormatError
 from kvref.formats.elements import CHUNK, FloatElement, IntElement, element_of, largest, values
 from kvref.formats.integers import int_code, int_codes, refuse_nan
-from kvref.formats.paths import CANONICAL, Path
+from kvref.formats.paths import CANONICAL, Path, check_path
 
 
-def code_of(x: float, element: str, path: Path = CANONICAL) -> int:
+def code_of(x: float | Fraction, element: str, path: Path = CANONICAL) -> int:
     """Return the code of a number, by definition.
 
-    Raises: FormatError if `x` is NaN and the element has none and the path refuses it, or there is no such
-    element, or it is E8M0, whose casts are `kvref.formats.exponents`.
+    Raises: ArgumentError if `x` is no real number that a float, an integer or a Fraction holds exactly;
+    FormatError if it is NaN and the element has none and the path refuses it, or there is no such element,
+    or it is E8M0, whose casts are `kvref.formats.exponents`.
     """
     kind = element_of(element)
+    check_path(path)
+    x = _exact(x)
     if isinstance(kind, IntElement):
         return int_code(x, kind, path)
     _check_cast(kind)
@@ -62,6 +66,7 @@ def encode(x: ArrayLike, element: str, path: Path = CANONICAL) -> Array:
     Raises: DTypeError if `x` does not hold real numbers; FormatError as `code_of`, naming the first NaN.
     """
     kind = element_of(element)
+    check_path(path)
     numbers = as_array("x", x)
     if not is_real(numbers):
         raise DTypeError(f"x has dtype {numbers.dtype}, expected real numbers")
@@ -119,6 +124,33 @@ def nan_codes(element: str, path: Path) -> tuple[int, int]:
     quiet = 0x7E if element == "e5m2" and path.fp8_nan == "quiet" else 0x7F
     plus = 0x80 | quiet if path.fp8_nan == "negative" else quiet
     return plus, quiet if path.fp8_nan == "positive" else 0x80 | quiet
+
+
+def _exact(x: Any) -> float | Fraction:
+    """Return one real number as Python holds it, NumPy's and ml_dtypes' own among them."""
+    if isinstance(x, float):
+        return x
+    if isinstance(x, np.generic | np.ndarray) and x.ndim == 0 and _is_float(x):
+        return float(x)
+    whole = is_integer(x)
+    number = Fraction(int(x)) if whole else x
+    try:
+        if isinstance(number, Fraction) and isfinite(number):
+            return number
+    except OverflowError:
+        pass
+    found = f"an integer of {int(x).bit_length()} bits" if whole else f"{x!r:.80}"
+    raise ArgumentError(f"x = {found}, expected a real number within the range of float64")
+
+
+def _is_float(x: Any) -> bool:
+    """Say whether a scalar of NumPy is a floating-point number that float64 holds exactly."""
+    try:
+        bits = ml_dtypes.finfo(x.dtype).bits
+    except ValueError:
+        return False
+    plain = type(x) is np.ndarray or isinstance(x, np.generic)  # and no mask
+    return plain and x.dtype.kind != "c" and bits <= 64
 
 
 def _check_cast(kind: FloatElement) -> None:

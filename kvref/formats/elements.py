@@ -20,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from kvref.arrays import Array, check_array
+from kvref.arrays import Array, check_array, is_index
 from kvref.errors import FormatError
 
 #: Codes decoded at once: the table and both ends of a chunk stay in the caches of one core.
@@ -102,8 +102,9 @@ def value_of(code: int, element: str) -> float:
     Raises: FormatError if the element has no such code, or no such name.
     """
     kind = element_of(element)
-    if not 0 <= code < 2**kind.bits:
-        raise FormatError(f"code = {code}, expected 0 to {2**kind.bits - 1} for {element}")
+    if not is_index(code, 2**kind.bits):
+        raise FormatError(f"code = {code!r}, expected an integer from 0 to {2**kind.bits - 1} for {element}")
+    code = int(code)  # NumPy's own may be too narrow for what follows
     if isinstance(kind, IntElement):
         return float(code - 2**kind.bits if kind.signed and code >= 2 ** (kind.bits - 1) else code)
     if kind.special == "exponent":
@@ -123,17 +124,19 @@ def value_of(code: int, element: str) -> float:
     return ldexp(sign * (1 + fraction), exponent - kind.bias)
 
 
-@lru_cache
 def values(element: str) -> Array:
-    """Return the numbers of all codes in order, float32, read-only."""
-    kind = element_of(element)
-    table = np.array([value_of(code, element) for code in range(2**kind.bits)], np.float32)
-    table.flags.writeable = False
-    return table
+    """Return the numbers of all codes in order, float32, read-only.
+
+    Raises: FormatError if there is no such element.
+    """
+    return _values(element_of(element).name)
 
 
 def largest(element: str) -> float:
-    """Return the largest finite number of an element."""
+    """Return the largest finite number of an element.
+
+    Raises: FormatError if there is no such element.
+    """
     table = values(element)
     return float(np.max(table[np.isfinite(table)]))
 
@@ -176,6 +179,14 @@ def _decode_pairs(codes: Array, element: str) -> Array:
         np.take(pairs, read[part], out=into[part], mode="clip")  # a mode that needs no copy of `into`
     result[even:] = values(element)[flat[even:]]
     return result.reshape(codes.shape)
+
+
+@lru_cache
+def _values(element: str) -> Array:
+    codes = range(2 ** element_of(element).bits)
+    table = np.array([value_of(code, element) for code in codes], np.float32)
+    table.flags.writeable = False
+    return table
 
 
 @lru_cache

@@ -25,11 +25,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvref.arrays import Array, narrow, widen
+from kvref.errors import FormatError
 from kvref.formats.elements import FloatElement, decode, element_of, largest
 from kvref.formats.paths import CANONICAL, Path
 
 NAN = 0xFF
 FLOAT32 = np.dtype(np.float32)
+#: Argument of `cast` -> its words.
+CAST_WORDS = {
+    "rounding": ("nearest", "down", "up"),
+    "zero": ("smallest", "nan"),
+    "negative": ("magnitude", "nan"),
+    "overflow": ("nan", "largest"),
+}
 #: The amax / largest that stands in for a smaller one where the path says so.
 SMALLEST_RATIO = np.float32(1e-10)
 
@@ -72,8 +80,16 @@ def cast(
     """Return the E8M0 bytes of real numbers, each on its own, as libraries cast to that dtype.
 
     Halfway between two powers of two `nearest` takes the larger; zero, signs and what is past 2^127 go
-    where the caller says. NaN is NaN. Raises: DTypeError if `x` does not hold real numbers.
+    where the caller says. NaN is NaN.
+    Raises: DTypeError if `x` does not hold real numbers; FormatError if a word is none of those listed.
     """
+    for name, word in (
+        ("rounding", rounding),
+        ("zero", zero),
+        ("negative", negative),
+        ("overflow", overflow),
+    ):
+        _check_word(name, word)
     numbers = widen("x", x)
     size = np.abs(numbers)
     fraction, exponent = np.frexp(size)  # size = fraction · 2^exponent, fraction in [1/2, 1)
@@ -89,6 +105,11 @@ def cast(
     byte = np.where((size == 0) & (zero == "nan"), NAN, byte)
     byte = np.where((numbers < 0) & (negative == "nan"), NAN, byte)
     return np.where(np.isnan(numbers), NAN, byte).astype(np.uint8)
+
+
+def _check_word(name: str, word: Any) -> None:
+    if not isinstance(word, str) or word not in CAST_WORDS[name]:
+        raise FormatError(f"{name} = {word!r:.80}, expected one of {', '.join(CAST_WORDS[name])}")
 
 
 def _by_bits(amax: Array, element: str, rule: str) -> Array:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from kvref.arrays import check_count
-from kvref.errors import FormatError
+from kvref.errors import ArgumentError, FormatError
 from kvref.formats.elements import element_of
 from kvref.formats.format import FORMATS, Format, format_of
 from kvref.formats.records import GGML_BLOCKS, NUMBERS, RECORDS, Record, block_bytes
@@ -85,8 +85,8 @@ def bytes_per_token(
 ) -> int | Fraction:
     """Return what one token adds to one layer: key and value of every head, or the one vector of a record.
 
-    `v_head_dim` is head_dim unless it is given. `block_size` adds to a record its share of what rounds a
-    block up. A Fraction where tokens share bytes unevenly.
+    `v_head_dim` is head_dim unless it is given. `block_size` is for records alone: it adds the token's share
+    of what rounds a block up. A Fraction where tokens share bytes unevenly.
     Raises: FormatError, ArgumentError (an extent is missing, or is one that the form does not have).
     """
     found = form_of(form)
@@ -97,6 +97,11 @@ def bytes_per_token(
             found.bytes
             if block_size is None
             else _whole(Fraction(block_bytes(found, block_size), block_size))
+        )
+    if block_size is not None:
+        name = found if isinstance(found, str) else found.name
+        raise FormatError(
+            f"block_size = {block_size!r:.80}, expected none: blocks of {name} are not rounded up"
         )
     check_count("num_kv_heads", num_kv_heads)
     k_dim = check_count("head_dim", head_dim)
@@ -145,9 +150,11 @@ def bytes_read_per_decode_step(
 
     A kernel that reads whole blocks, or one slot for several query heads, reads more. `window` bounds how
     many slots a request has left to read.
-    Raises: as `bytes_per_token`; ArgumentError if a length is negative.
+    Raises: as `bytes_per_token`; ArgumentError if a length is negative, or `seq_lens` is no list of them.
     """
     bound = None if window is None else check_count("window", window)
+    if not isinstance(seq_lens, Iterable) or getattr(seq_lens, "ndim", 1) != 1:
+        raise ArgumentError(f"seq_lens = {seq_lens!r:.80}, expected a list of lengths, one a request")
     lengths = [check_count("seq_lens", length, minimum=0) for length in seq_lens]
     slots = sum(length if bound is None else min(length, bound) for length in lengths)
     share = bytes_per_token(form, num_kv_heads=num_kv_heads, head_dim=head_dim, v_head_dim=v_head_dim)

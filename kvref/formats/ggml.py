@@ -33,7 +33,7 @@ from kvref.formats import elements
 from kvref.formats.casts import encode
 from kvref.formats.format import Format, Quantized
 from kvref.formats.packing import pack, unpack
-from kvref.formats.paths import CANONICAL, Path
+from kvref.formats.paths import CANONICAL, Path, check_path
 from kvref.formats.steps import float32_numbers, multiply_add
 
 
@@ -72,6 +72,7 @@ def quantize_row(x: Array, kind: str, path: Path = CANONICAL) -> Array:
     DTypeError if `x` holds no numbers float32 can hold.
     """
     block = block_of(kind)
+    check_path(path)
     numbers = float32_numbers(x)
     _check_whole("x", numbers, block.numbers, "numbers", kind)
     groups = numbers.reshape(*numbers.shape[:-1], numbers.shape[-1] // block.numbers, block.numbers)
@@ -88,15 +89,24 @@ def dequantize_row(blocks: Array, kind: str) -> Array:
     Raises: FormatError if there is no such kind, or no whole number of uint8 blocks; DTypeError.
     """
     block = block_of(kind)
-    check_array("codes", blocks)
-    if blocks.dtype != np.uint8:
-        raise FormatError(f"codes has dtype {blocks.dtype}, expected uint8 blocks of ggml_{kind}")
-    _check_whole("codes", blocks, block.bytes, "bytes", kind)
+    check_blocks(blocks, kind)
     groups = blocks.reshape(*blocks.shape[:-1], blocks.shape[-1] // block.bytes, block.bytes)
     head, body = groups[..., : block.scale_bytes], groups[..., block.scale_bytes :]
     with np.errstate(invalid="ignore"):
         numbers = _scales(head, kind)[..., None] * _numbers(body, kind)
     return numbers.reshape(*blocks.shape[:-1], groups.shape[-2] * block.numbers)
+
+
+def check_blocks(blocks: Array, kind: str) -> None:
+    """Check that an array holds whole blocks along its last axis.
+
+    Raises: FormatError, DTypeError.
+    """
+    block = block_of(kind)
+    check_array("codes", blocks)
+    if blocks.dtype != np.uint8:
+        raise FormatError(f"codes has dtype {blocks.dtype}, expected uint8 blocks of ggml_{kind}")
+    _check_whole("codes", blocks, block.bytes, "bytes", kind)
 
 
 def quantize(x: Array, format: Format, path: Path = CANONICAL) -> Quantized:

@@ -18,7 +18,7 @@ from kvref.formats.elements import IntElement
 from kvref.formats.paths import Path
 
 
-def int_code(x: float, kind: IntElement, path: Path) -> int:
+def int_code(x: float | Fraction, kind: IntElement, path: Path) -> int:
     """Return the code of a number, by definition.
 
     Raises: FormatError if it is NaN.

@@ -16,7 +16,7 @@ from kvref.formats.elements import values
 from kvref.formats.format import Format, Quantized, format_of
 from kvref.formats.ggml import BLOCKS, kind_of
 from kvref.formats.paths import CANONICAL, Path
-from kvref.formats.scaled import dequantize
+from kvref.formats.scaled import check_stored, dequantize
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ def line_of(quantized: Quantized, format: str | Format, path: Path = CANONICAL) 
 
     Raises: as `dequantize`.
     """
-    format, zeros = format_of(format), quantized.zeros
+    format = format_of(format)
+    check_stored(quantized, format, path)
+    zeros = quantized.zeros
     flat = quantized if zeros is None else replace(quantized, zeros=np.zeros_like(zeros))
     none, one = (dequantize(with_codes(flat, format, number), format, path=path) for number in (0.0, 1.0))
     with np.errstate(invalid="ignore"):
@@ -52,6 +54,6 @@ def with_codes(quantized: Quantized, format: Format, number: float) -> Quantized
     if format.family != "ggml":
         return replace(quantized, codes=np.full_like(quantized.codes, byte))
     block, codes = BLOCKS[kind_of(format)], quantized.codes.copy()
-    body = codes.reshape(*codes.shape[:-1], -1, block.bytes)
+    body = codes.reshape(*codes.shape[:-1], codes.shape[-1] // block.bytes, block.bytes)
     body[..., block.scale_bytes :] = byte
     return replace(quantized, codes=codes)

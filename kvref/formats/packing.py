@@ -14,7 +14,7 @@ cuBLAS' block scaling factors (`tiled_128x4`), TensorRT-LLM's and vLLM's NVFP4 c
 
 import numpy as np
 
-from kvref.arrays import Array, check_array, check_count
+from kvref.arrays import Array, check_array, check_count, is_index, is_integer
 from kvref.errors import FormatError
 from kvref.formats.elements import check_codes
 
@@ -26,12 +26,13 @@ def nibble_place(index: int, order: str = "low_first", size: int = 0) -> tuple[i
     """Return the byte of an element along its axis, and by how many bits it is shifted there.
 
     `size` is how many elements make a group; only `split` depends on it.
-    Raises: FormatError (an unknown order, or a group that cannot be halved).
+    Raises: FormatError (an unknown order, or a group that cannot be halved); ArgumentError (no such index).
 
     >>> nibble_place(17, "split", 32)
     (1, 4)
     """
     _check_order(order, size)
+    index = check_count("index", index, minimum=0)
     if order == "split":
         group, within = divmod(index, size)
         half = size // 2
@@ -122,11 +123,14 @@ def scale_address(row: int, column: int, layout: str, *, rows: int, columns: int
     `interleaved`: rows are tokens of one head and block; four interleave. `tiled_128x4`: tiles of
     128 rows and 4 columns, one after the other along the columns; within a tile row m lies at place m // 32
     of run m % 32. Both extents are rounded up to whole tiles.
-    Raises: FormatError (an unknown layout, extents it cannot hold, or a place outside them).
+    Raises: FormatError (an unknown layout, extents it cannot hold, or a place outside them); ArgumentError.
     """
     arranged_shape(rows, columns, layout)
-    if not (0 <= row < rows and 0 <= column < columns):
-        raise FormatError(f"scale [{row}, {column}], expected one inside [{rows}, {columns}] (KV-FMT-071)")
+    if not (is_index(row, rows) and is_index(column, columns)):
+        raise FormatError(
+            f"scale [{row!r}, {column!r}], expected one inside [{rows}, {columns}] (KV-FMT-071)"
+        )
+    row, column, columns = int(row), int(column), int(columns)
     if layout == "interleaved":
         return row // 4 * 4 * columns + 4 * column + row % 4
     if layout == "tiled_128x4":
@@ -138,10 +142,11 @@ def scale_address(row: int, column: int, layout: str, *, rows: int, columns: int
 def arranged_shape(rows: int, columns: int, layout: str) -> tuple[int, int]:
     """Return the extents of scales [rows, columns] in a layout, which pads where it has whole tiles.
 
-    Raises: FormatError.
+    Raises: FormatError; ArgumentError if an extent is no integer from 0 on.
     """
     if layout not in SCALE_LAYOUTS:
         raise FormatError(f"layout = {layout!r}, expected one of {', '.join(SCALE_LAYOUTS)} (KV-FMT-071)")
+    rows, columns = check_count("rows", rows, minimum=0), check_count("columns", columns, minimum=0)
     if layout == "interleaved" and (rows % 4 or columns % 4):
         raise FormatError(
             f"scales of one head are [{rows}, {columns}], expected multiples of 4 tokens and of 4 groups "
@@ -200,7 +205,7 @@ def restore_scales(arranged: Array, layout: str, *, rows: int, columns: int) -> 
 def _check_order(order: str, size: int) -> None:
     if order not in NIBBLE_ORDERS:
         raise FormatError(f"order = {order!r}, expected one of {', '.join(NIBBLE_ORDERS)} (KV-FMT-070)")
-    if order == "split" and (size < 2 or size % 2):
+    if order == "split" and not (is_integer(size) and size > 0 and size % 2 == 0):
         raise FormatError(f"size = {size!r}, expected an even number of elements a group (KV-FMT-070)")
 
 
@@ -216,9 +221,9 @@ def _check_multiple(name: str, found: int, of: int) -> None:
 
 def _axis_of(name: str, x: Array, axis: int) -> int:
     """Return an axis counted from the front."""
-    if not -x.ndim <= axis < x.ndim:
-        raise FormatError(f"axis = {axis!r}, but {name} has shape {list(x.shape)}")
-    return axis % x.ndim
+    if not is_integer(axis) or not -x.ndim <= axis < x.ndim:
+        raise FormatError(f"axis = {axis!r}, but {name} has shape {list(x.shape)}, expected one of its axes")
+    return int(axis) % x.ndim
 
 
 def _per_word(bits: int) -> int:

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from kvref.arrays import Array, check_array, check_count
+from kvref.arrays import Array, check_array, check_count, is_index
 from kvref.errors import FormatError
 from kvref.formats.packing import arrange_scales, restore_scales, scale_address
 from kvref.formats.records import Field
@@ -109,6 +109,7 @@ def page_of(name: str) -> Page:
 
 def page_bytes(page: Page, shape: PageShape) -> int:
     """Return the bytes of a page."""
+    _check_page(page, shape)
     cell = sum(part.field(shape.head_dim).bytes for part in page.parts)
     return shape.block_size * shape.num_kv_heads * cell
 
@@ -118,17 +119,20 @@ def page_address(page: Page, shape: PageShape, part: str, *, slot: int, head: in
 
     Raises: FormatError if there is no such part, slot, head or item, or `interleaved` cannot be.
     """
+    _check_page(page, shape)
     fields = [found.field(shape.head_dim) for found in page.parts]
     names = [field.name for field in fields]
     if part not in names:
         raise FormatError(f"part = {part!r}, expected one of {', '.join(names)}")
     at = names.index(part)
     field, before = fields[at], sum(other.bytes for other in fields[:at])
-    if not (0 <= slot < shape.block_size and 0 <= head < shape.num_kv_heads and 0 <= item < field.items):
+    extents = (shape.block_size, shape.num_kv_heads, field.items)
+    if not all(map(is_index, (slot, head, item), extents)):
         raise FormatError(
-            f"slot = {slot}, head = {head}, item = {item}, expected below {shape.block_size}, "
+            f"slot = {slot!r}, head = {head!r}, item = {item!r}, expected integers below {shape.block_size}, "
             f"{shape.num_kv_heads} and {field.items} in {part} of {page.name} (KV-FMT-072 record-bytes)"
         )
+    slot, head, item = int(slot), int(head), int(item)
     if part == "v_scales" and shape.v_scale_layout == "interleaved":
         turn = scale_address(slot, item, "interleaved", rows=shape.block_size, columns=field.items)
         slot, item = divmod(turn, field.items)
@@ -144,9 +148,14 @@ def pack_page(parts: Mapping[str, Array], page: Page, shape: PageShape) -> Array
 
     Raises: FormatError if a part is missing, unknown, or of another dtype or shape than the page's.
     """
+    _check_page(page, shape)
+    if not isinstance(parts, Mapping):
+        raise FormatError(f"parts is a {type(parts).__name__}, expected an object of part and array")
     names = [part.name for part in page.parts]
     if set(parts) != set(names):
-        raise FormatError(f"parts has {', '.join(sorted(parts))}, expected {', '.join(names)} of {page.name}")
+        raise FormatError(
+            f"parts has {', '.join(sorted(map(str, parts)))}, expected {', '.join(names)} of {page.name}"
+        )
     arrays = []
     for part in page.parts:
         field, array = part.field(shape.head_dim), parts[part.name]
@@ -200,3 +209,9 @@ def unpack_page(raw: Array, page: Page, shape: PageShape) -> dict[str, Array]:
             )
         parts[field.name] = np.ascontiguousarray(heads_first.swapaxes(1, 2))
     return parts
+
+
+def _check_page(page: Page, shape: PageShape) -> None:
+    for name, found, kind in (("page", page, Page), ("shape", shape, PageShape)):
+        if not isinstance(found, kind):
+            raise FormatError(f"{name} = {found!r:.80}, expected a {kind.__name__}")

@@ -104,7 +104,7 @@ class Path:
     def __post_init__(self) -> None:
         for field in fields(self):
             answer = getattr(self, field.name)
-            if answer not in PATHS[field.name]:
+            if not isinstance(answer, str) or answer not in PATHS[field.name]:
                 raise FormatError(
                     f"path.{field.name} = {answer!r}, expected one of {', '.join(PATHS[field.name])}"
                 )
@@ -115,6 +115,8 @@ class Path:
 
         Raises: FormatError if a decision or an answer has no such name.
         """
+        if not isinstance(answers, Mapping):
+            raise FormatError(f"answers = {answers!r:.80}, expected an object of decision and answer")
         for name in answers:
             if name not in PATHS:
                 raise FormatError(f"path holds {name!r:.80}, expected names among {', '.join(PATHS)}")
@@ -122,3 +124,12 @@ class Path:
 
 
 CANONICAL = Path()
+
+
+def check_path(path: Path) -> None:
+    """Check that a path is one.
+
+    Raises: FormatError.
+    """
+    if not isinstance(path, Path):
+        raise FormatError(f"path = {path!r:.80}, expected a Path")

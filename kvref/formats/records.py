@@ -23,7 +23,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from kvref.arrays import check_count
+from kvref.arrays import check_count, is_index
 from kvref.errors import FormatError
 from kvref.formats.elements import element_of
 
@@ -48,6 +48,8 @@ class Field:
     """Item s lies at place (s mod columns) · items/columns + s div columns: in order, unless columns > 1."""
 
     def __post_init__(self) -> None:
+        for name in ("count", "columns"):
+            check_count(name, getattr(self, name))
         if self.count * self.bits % 8 or self.count % self.columns:
             raise FormatError(
                 f"field {self.name} has {self.count} elements of {self.bits} bits in {self.columns} columns, "
@@ -194,6 +196,7 @@ def as_fnuz(record: Record) -> Record:
 
     Raises: FormatError if it has no element that would change.
     """
+    check_record(record)
     if not any(field.element == "e4m3fn" for field in record.fields):
         raise FormatError(f"record {record.name} has no field of e4m3fn, expected one that FNUZ would change")
 
@@ -204,7 +207,11 @@ def as_fnuz(record: Record) -> Record:
 
 
 def block_bytes(record: Record, block_size: int) -> int:
-    """Return the bytes of a block of so many tokens, what rounds it up included."""
+    """Return the bytes of a block of so many tokens, what rounds it up included.
+
+    Raises: FormatError if there is no such record; ArgumentError.
+    """
+    check_record(record)
     whole = check_count("block_size", block_size) * record.bytes
     return -(-whole // record.multiple) * record.multiple
 
@@ -212,14 +219,18 @@ def block_bytes(record: Record, block_size: int) -> int:
 def field_address(record: Record, block_size: int, field: str, *, slot: int, item: int) -> int:
     """Return how many bytes from the start of its block an item of a token's field begins.
 
-    Raises: FormatError if the record has no such field, or the block no such slot, or the field no such item.
+    Raises: FormatError if the record has no such field, or the block no such slot, or the field no such item;
+    ArgumentError if `block_size` is no count.
     """
+    check_record(record)
+    block_size = check_count("block_size", block_size)
     for region in (record.rows, record.tails):
         start = 0 if region is record.rows else block_size * sum(f.bytes for f in record.rows)
         within = 0
         for found in region:
             if found.name == field:
                 _check_place(record, block_size, found, slot, item)
+                slot, item = int(slot), int(item)
                 tall = found.items // found.columns
                 place = item % found.columns * tall + item // found.columns
                 width = sum(f.bytes for f in region)
@@ -228,9 +239,18 @@ def field_address(record: Record, block_size: int, field: str, *, slot: int, ite
     raise FormatError(f"field = {field!r}, expected one of {', '.join(f.name for f in record.fields)}")
 
 
+def check_record(record: Record) -> None:
+    """Check that a record is one, and not its name.
+
+    Raises: FormatError.
+    """
+    if not isinstance(record, Record):
+        raise FormatError(f"record = {record!r:.80}, expected a Record; record_of returns one by its name")
+
+
 def _check_place(record: Record, block_size: int, field: Field, slot: int, item: int) -> None:
-    if not (0 <= slot < block_size and 0 <= item < field.items):
+    if not (is_index(slot, block_size) and is_index(item, field.items)):
         raise FormatError(
-            f"slot = {slot}, item = {item}, expected below {block_size} and {field.items} in {field.name} of "
-            f"{record.name} (KV-FMT-072 record-bytes)"
+            f"slot = {slot!r}, item = {item!r}, expected integers below {block_size} and {field.items} in "
+            f"{field.name} of {record.name} (KV-FMT-072 record-bytes)"
         )

@@ -21,12 +21,15 @@ from kvref.formats import affine, amax, ggml, mx, nvfp4
 from kvref.formats.elements import check_codes
 from kvref.formats.format import Format, Quantized, format_of
 from kvref.formats.packing import arrange_scales, arranged_shape, pack, restore_scales, unpack
-from kvref.formats.paths import CANONICAL, Path
+from kvref.formats.paths import CANONICAL, Path, check_path
 from kvref.formats.steps import operation
 
 AXES = ["num_tokens", "num_kv_heads", "head_dim"]
 #: Steps of float32 by which a division that is not exact may be off.
 BAND = 2
+#: What numbers may come in, and what a reader may make of them.
+_INPUTS = tuple(dtype_of(name) for name in ("float32", "bfloat16", "float16"))
+_OUTPUTS = ("float32", "bfloat16", "float16", "float64")
 
 
 def quantize(
@@ -61,6 +64,7 @@ def acceptable(
     numbers; a writer may take any of them, group by group and number by number. Raises: as `quantize`.
     """
     kind = format_of(format)
+    check_path(path)
     ends = (-BAND, BAND)
     if kind.family == "amax" and path.scale_division == "approximate":
         return tuple(_quantize(x, kind, scales, global_scale, path, (0, end)) for end in ends)
@@ -91,8 +95,10 @@ def dequantize(q: Quantized, format: str | Format, *, path: Path = CANONICAL) ->
 def decoded(q: Quantized, format: str | Format, *, dtype: str = "float32", path: Path = CANONICAL) -> Array:
     """Return what a reader of the path makes of stored bytes, in `dtype`, bit for bit.
 
-    Raises: as `dequantize`; DTypeError if there is no such dtype.
+    Raises: as `dequantize`; DTypeError if `dtype` is not float32, bfloat16, float16 or float64.
     """
+    if not isinstance(dtype, str) or dtype not in _OUTPUTS:
+        raise DTypeError(f"dtype = {dtype!r}, expected one of {', '.join(_OUTPUTS)}")
     kind, wanted = format_of(format), dtype_of(dtype)
     plain = _plain(q, kind, path)
     works = wanted if path.decode_dtype == "output" else np.dtype(np.float32)
@@ -113,6 +119,25 @@ def unpacked(q: Quantized, format: str | Format, *, path: Path = CANONICAL) -> A
     return _plain(q, format_of(format), path).codes
 
 
+def check_stored(q: Quantized, format: Format, path: Path) -> None:
+    """Check that bytes are stored, with no part that the format has not; scales are not looked at.
+
+    Raises: FormatError, ShapeError, DTypeError.
+    """
+    check_path(path)
+    if not isinstance(q, Quantized):
+        raise DTypeError(f"q is a {type(q).__name__}, expected a Quantized")
+    check_array("codes", q.codes)
+    if q.codes.ndim != 3:
+        raise ShapeError(f"codes has shape {list(q.codes.shape)}, expected [num_tokens, num_kv_heads, bytes]")
+    own = {"scales": format.family != "ggml", "zeros": format.zeros, "global_scale": format.global_scale}
+    for name, has in own.items():
+        if not has and getattr(q, name) is not None:
+            raise FormatError(f"{name} was passed, expected none: {format.name} has no {name}")
+    if format.family == "ggml":
+        ggml.check_blocks(q.codes, ggml.kind_of(format))
+
+
 def _quantize(
     x: ArrayLike,
     format: Format,
@@ -121,8 +146,9 @@ def _quantize(
     path: Path,
     ulps: tuple[int, int] = (0, 0),
 ) -> Quantized:
+    check_path(path)
     given = as_array("x", x)
-    if not is_real(given) or given.dtype == np.float64:
+    if given.dtype not in _INPUTS:
         raise DTypeError(f"x has dtype {given.dtype}, expected float32, float16 or bfloat16")
     check_shape("x", given, AXES)
     with np.errstate(invalid="ignore"):
@@ -185,9 +211,7 @@ def _tiled(format: Format, path: Path) -> bool:
 
 def _plain(q: Quantized, format: Format, path: Path) -> Quantized:
     """Return codes one a byte and scales in order, both checked."""
-    check_array("codes", q.codes)
-    if q.codes.ndim != 3:
-        raise ShapeError(f"codes has shape {list(q.codes.shape)}, expected [num_tokens, num_kv_heads, bytes]")
+    check_stored(q, format, path)
     if format.family == "ggml":
         return q
     size = format.size or 2 * q.codes.shape[2]
@@ -195,8 +219,8 @@ def _plain(q: Quantized, format: Format, path: Path) -> Quantized:
     check_codes("codes", codes, format.element)
     if format.family == "affine":
         return replace(q, codes=codes)
-    shape = _scales_shape(codes.shape, q, format, path)
     scales = _part("scales", q.scales, format.scale_element)
+    shape = _scales_shape(codes.shape, scales, format, path)
     if _tiled(format, path):
         rows, columns = int(np.prod(shape[:-1])), shape[-1]
         check_shape("scales", scales, arranged_shape(rows, columns, path.scale_layout))
@@ -209,14 +233,14 @@ def _plain(q: Quantized, format: Format, path: Path) -> Quantized:
     return Quantized(codes, scales, None, second)
 
 
-def _scales_shape(shape: tuple[int, ...], q: Quantized, format: Format, path: Path) -> tuple[int, ...]:
+def _scales_shape(shape: tuple[int, ...], scales: Array, format: Format, path: Path) -> tuple[int, ...]:
     if format.family in ("mx", "nvfp4"):
         return mx.scales_shape(shape, format, path)
     if format.group == "token_head":
         return shape[:2]
     if format.group == "channels":
         return (*shape[:2], shape[2] // format.size)
-    per_head = format.group == "given" and q.scales is not None and q.scales.shape != (1,)
+    per_head = format.group == "given" and scales.shape != (1,)
     return (shape[1],) if per_head else (1,)
 
 

@@ -112,5 +112,5 @@ def test_what_is_no_code_is_refused() -> None:
         decode([1, 2], "e4m3fn")  # type: ignore[arg-type]  # what a caller may pass all the same
     with pytest.raises(FormatError, match="element = 'e4m3', expected one of e4m3fn"):
         decode(np.zeros(2, np.uint8), "e4m3")
-    with pytest.raises(FormatError, match="code = 16, expected 0 to 15 for e2m1"):
+    with pytest.raises(FormatError, match="code = 16, expected an integer from 0 to 15 for e2m1"):
         value_of(16, "e2m1")

@@ -219,7 +219,7 @@ def test_answers_of_a_shape_are_those_of_a_path() -> None:
         ),
         (
             lambda: page_address(PAGES["nvfp4"], PageShape(**SMALL), "k_codes", slot=0, head=3, item=0),
-            "slot = 0, head = 3, item = 0, expected below 8, 3 and 32 in k_codes",
+            "slot = 0, head = 3, item = 0, expected integers below 8, 3 and 32 in k_codes",
         ),
         (lambda: pack_page({}, PAGES["nvfp4"], PageShape(**SMALL)), "parts has , expected k_codes"),
     ],

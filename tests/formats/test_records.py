@@ -342,7 +342,7 @@ def test_a_pad_that_must_be_zero_is_held_to_it_where_a_slot_is_written() -> None
         ),
         (
             lambda: field_address(RECORDS["deepseek_v4"], 4, "scales", slot=4, item=0),
-            "slot = 4, item = 0, expected below 4 and 7 in scales",
+            "slot = 4, item = 0, expected integers below 4 and 7 in scales",
         ),
         (
             lambda: field_address(RECORDS["deepseek_v4"], 4, "scales", slot=0, item=7),
