@@ -169,6 +169,9 @@ def _codes(groups: Array, amax: Array, s: Array, both: _Global, path: Path, ulps
         else:
             numbers = moved(groups / (scale * g), ulps)
     gone = (s == 0) & ((amax == 0) | (path.nvfp4_tiny_group == "zero"))
+    if path.nvfp4_tiny_group == "signed_zero":  # numbers times zero
+        gone = np.zeros_like(gone)
+        numbers = np.where((s == 0)[..., None], groups * np.float32(0), numbers)
     if np.isnan(numbers).any():
         own = ~np.isnan(groups)
         numbers[np.isnan(numbers) & own] = np.nan  # 0 / 0, whose sign is a machine's

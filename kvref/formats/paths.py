@@ -40,7 +40,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     "nvfp4_global": ("amax/2688", "amax/448", "unit"),
     "nvfp4_division": ("divide", "reciprocal", "two_reciprocals", "encode", "approximate"),
     "nvfp4_scale_floor": ("zero", "smallest", "smallest_normal", "epsilon", "one"),
-    "nvfp4_tiny_group": ("zero", "largest"),
+    "nvfp4_tiny_group": ("zero", "signed_zero", "largest"),
     "nvfp4_nan_group": ("ignored", "nan"),
     "nvfp4_largest": ("six", "four_over_six"),
     "constant_group": ("zero", "nan"),

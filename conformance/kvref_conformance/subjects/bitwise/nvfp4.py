@@ -94,6 +94,8 @@ class NVFP4(Amax):
             scales = self.floored_code(self.group_scale(wanted), wanted)
             s = self.read_float(scales, "e4m3fn")
             numbers = self.under(groups, s[..., None], passed[..., None])
+            if self.says("nvfp4-tiny-group") == "signed_zero":
+                numbers = np.where((s == 0)[..., None], groups * np.float32(0), numbers)
         gone = ((s == 0) & self.vanishes(amax))[..., None]
         defined = ~np.isnan(groups)
         numbers = np.where(np.isnan(numbers) & defined, np.float32(np.nan), numbers)  # 0 / 0 has no sign
@@ -151,7 +153,8 @@ class NVFP4(Amax):
 
     def vanishes(self, amax: Array) -> Array:
         """Say which groups have codes of 0 if their scale is 0; those of others are infinite quotients."""
-        return np.asarray(amax == 0) | (self.says("nvfp4-tiny-group") == "zero")
+        rule = self.says("nvfp4-tiny-group")
+        return np.asarray((amax == 0) & (rule == "largest")) | (rule == "zero")
 
     def read_nvfp4(
         self, codes: Array, kind: Kind, scales: Array, global_scale: Array, dtype: np.dtype[Any]
