@@ -22,6 +22,8 @@ from kvref_conformance.trial import Result, Trial, bits
 
 #: Answers that are named at most where several would explain an answer.
 EXPLANATIONS = 3
+#: Ways of giving no answer that are a refusal, where one is due: none of them is a crash.
+REFUSALS = ("refused", "error", "unsupported")
 
 
 def expect_written(trial: Trial, writing: Writing) -> Result | None:
@@ -81,12 +83,13 @@ def expect_read(trial: Trial, reading: Reading, *, signs: bool = False) -> Resul
 def expect_refusal(trial: Trial, call: Call, reason: str) -> None:
     """Hold a writer to giving no answer.
 
-    Raises: Violation if it answers; Failed if it says that it does not support the call, or breaks down.
+    To say that it is not supported is to refuse it.
+    Raises: Violation if it answers; Failed if it breaks down.
     """
     try:
         result = trial.call(call)
     except Failed as failed:
-        if failed.kind in ("refused", "error"):
+        if failed.kind in REFUSALS:
             return
         raise
     trial.expect(False, f"was answered, expected a refusal: {reason}", result)

@@ -2,6 +2,7 @@
 
 This is for speed alone: a writer that treats each token on its own gives the same answer in one piece.
 
+Realises: KV-FMT-073 every-token.
 For porters: leave it out; a compiled loop makes no intermediate arrays.
 Source: follows from the definitions, in which no group reaches beyond one token.
 """

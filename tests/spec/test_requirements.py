@@ -39,7 +39,7 @@ FORMAT_IDS = (
     *range(40, 46),
     *range(50, 56),
     *range(60, 64),
-    *range(70, 73),
+    *range(70, 74),
     80,
     81,
     *range(90, 95),

@@ -5,9 +5,11 @@ import numpy as np
 from kvref.formats.format import Format, Quantized
 from kvref.formats.loss import loss_bound
 from kvref.formats.scaled import dequantize
-from kvref_conformance.bytes_judged import expect_read, expect_written
+from kvref_conformance.bytes_judged import REFUSALS, expect_read, expect_written
+from kvref_conformance.cases import FIRST
 from kvref_conformance.checks.check import check
-from kvref_conformance.probes import codes, format_specimens, placed_bytes
+from kvref_conformance.contracts import Failed
+from kvref_conformance.probes import any_scales, codes, format_specimens, many_tokens, placed_bytes
 from kvref_conformance.probes.format_cases import format_cases, reading_of, writing_of
 from kvref_conformance.probes.placed_bytes import is_laid_out, is_packed, is_scaled
 from kvref_conformance.trial import Trial
@@ -54,6 +56,32 @@ def tensors_have_the_extents_of_the_format(trial: Trial) -> None:
     trial.expect(found == wanted, f"tensors have extents {found}, expected {dict(wanted)}", result)
 
 
+@check("KV-FMT-073", verbs=WRITE, cases=many_tokens.sized_cases)
+def every_token_is_written(trial: Trial) -> None:
+    """Ordinary numbers: one token of four heads, 139 of eight, 1101 of one."""
+    expect_written(trial, writing_of(many_tokens.many_numbers, trial))
+
+
+@check("KV-FMT-073", verbs=READ, cases=many_tokens.sized_cases)
+def every_token_is_read(trial: Trial) -> None:
+    """What is stored of such numbers: one token of four heads, 139 of eight, 1101 of one."""
+    expect_read(trial, reading_of(many_tokens.many_codes, trial))
+
+
+@check("KV-FMT-073", verbs=(*WRITE, *READ), cases=many_tokens.empty_cases)
+def no_tokens_do_no_harm(trial: Trial) -> None:
+    """A call without tokens: answered by tensors without tokens, or refused."""
+    case, path = trial.case, trial.claims.path()
+    try:
+        if case.verb in WRITE:
+            trial.call(many_tokens.no_numbers(case, path).call(path))
+        else:
+            trial.call(codes.written_by(many_tokens.no_numbers(case, path), path, case.dtype).call(path))
+    except Failed as failed:
+        if failed.kind not in REFUSALS:
+            raise
+
+
 @check("KV-FMT-080", verbs=READ, cases=format_cases(placed_bytes.exact_products, is_scaled))
 def exact_products_are_read_exactly(trial: Trial) -> None:
     """Every code under powers of two, that no dtype needs to round."""
@@ -64,6 +92,15 @@ def exact_products_are_read_exactly(trial: Trial) -> None:
 def products_are_rounded_as_declared(trial: Trial) -> None:
     """Every code under uneven scales, whose products have to be rounded."""
     expect_read(trial, reading_of(placed_bytes.rounded_products, trial))
+
+
+@check("KV-FMT-081", verbs=READ, cases=format_cases(any_scales.to_read, _every, every_dtype=True))
+def scales_to_multiply_by_may_be_of_any_size(trial: Trial) -> None:
+    """Every code under scales from 1e-30 to 1e30, products past either end of the dtype among them."""
+    case, path = trial.case, trial.claims.path()
+    for turn in range(any_scales.TURNS):
+        made = any_scales.to_read(case, path, turn)
+        expect_read(trial, made.part(case.option(FIRST), case.seq_lens[0]))
 
 
 @check("KV-FMT-100", ring="numeric", verbs=WRITE, cases=format_cases(format_specimens.many_numbers, _every))

@@ -43,8 +43,9 @@ def nearest_number_wins(trial: Trial) -> None:
 
 @check("KV-FMT-003", verbs=WRITE, cases=format_cases(casts.overflowing, is_given))
 def what_overflows_becomes_what_is_declared(trial: Trial) -> None:
-    """The largest number, the edge halfway past it, what lies beyond, up to infinity."""
-    expect_written(trial, writing_of(casts.overflowing, trial))
+    """The largest number, the edge halfway past it, what lies beyond, up to infinity; also under scales."""
+    for one in casts.under_scales(writing_of(casts.overflowing, trial), trial.claims.path()):
+        expect_written(trial, one)
 
 
 @check("KV-FMT-004", verbs=WRITE, cases=format_cases(casts.subnormal, is_float))
@@ -55,8 +56,9 @@ def small_numbers_keep_their_codes(trial: Trial) -> None:
 
 @check("KV-FMT-005", verbs=WRITE, cases=format_cases(casts.nan, keeps_nan))
 def nan_becomes_what_is_declared(trial: Trial) -> None:
-    """Quiet and signalling NaN of both signs, whatever the payload, between ordinary numbers."""
-    expect_written(trial, writing_of(casts.nan, trial))
+    """Quiet and signalling NaN of both signs, whatever the payload, between numbers; also under scales."""
+    for one in casts.under_scales(writing_of(casts.nan, trial), trial.claims.path()):
+        expect_written(trial, one)
 
 
 @check("KV-FMT-006", verbs=WRITE, cases=format_cases(casts.zero, is_float))
@@ -97,7 +99,7 @@ def every_half_has_its_code(trial: Trial) -> None:
 
 @check("KV-FMT-010", verbs=WRITE, cases=casts.sweep_cases)
 def every_float_has_its_code(trial: Trial) -> None:
-    """All 2^32 numbers of float32, in pieces."""
+    """Of float32, each sign, exponent and first bits, the rest drawn; exhaustive: all 2^32, in pieces."""
     case = trial.case
     first, left = case.option("first"), case.seq_lens[0]
     while left:

@@ -2,6 +2,7 @@
 
 from kvref.errors import FormatError
 from kvref_conformance.bytes_judged import expect_read, expect_refusal, expect_written
+from kvref_conformance.cases import FIRST
 from kvref_conformance.checks.check import check
 from kvref_conformance.probes import microscaled, scalings, two_level
 from kvref_conformance.probes.format_cases import format_cases, reading_of, writing_of
@@ -85,6 +86,15 @@ def two_scales_are_applied_as_declared(trial: Trial) -> None:
     expect_written(trial, writing_of(two_level.hard_to_divide, trial))
 
 
+@check("KV-FMT-040", verbs=WRITE, cases=format_cases(two_level.hard_to_divide, is_given, every_dtype=True))
+def global_scales_may_be_of_any_size(trial: Trial) -> None:
+    """Such groups under global scales from 1e-8 to 1e4, one call after the other."""
+    case, path = trial.case, trial.claims.path()
+    for g in two_level.given_scales(case):
+        made = two_level.hard_to_divide(case, path, g)
+        expect_written(trial, made.part(case.option(FIRST), case.seq_lens[0]))
+
+
 @check("KV-FMT-040", verbs=WRITE, cases=format_cases(microscaled.with_nan, is_given))
 def nan_leaves_its_group_as_declared(trial: Trial) -> None:
     """A NaN in each place of a group, alone or beside an infinity, between groups that have none."""
@@ -99,7 +109,7 @@ def writers_take_the_declared_operand(trial: Trial) -> None:
 
 @check("KV-FMT-041", verbs=READ, cases=format_cases(two_level.under_global_scales, is_nvfp4))
 def readers_take_the_declared_operand(trial: Trial) -> None:
-    """Every code under every finite scale and a global scale of 1/4: nothing is rounded."""
+    """Every code under every finite scale, of either sign, and a global scale of 1/4: nothing is rounded."""
     expect_read(trial, reading_of(two_level.under_global_scales, trial))
 
 
@@ -115,10 +125,10 @@ def tiny_groups_are_stored_as_declared(trial: Trial) -> None:
     expect_written(trial, writing_of(two_level.vanishing, trial))
 
 
-@check("KV-FMT-044", verbs=WRITE, cases=format_cases(two_level.peaks, is_derived))
+@check("KV-FMT-044", verbs=WRITE, cases=format_cases(two_level.far_peaks, is_derived))
 def global_scales_follow_the_declared_rule(trial: Trial) -> None:
-    """Rows and tensors of many magnitudes, none of which gives an even scale."""
-    made = writing_of(two_level.peaks, trial)
+    """Rows and tensors of magnitudes from 1e-30 to 1e30, none of which gives an even scale."""
+    made = writing_of(two_level.far_peaks, trial)
     for one in scalings.token_by_token(made, trial.claims.path()):
         expect_written(trial, one)
 

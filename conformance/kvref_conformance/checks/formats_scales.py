@@ -6,13 +6,18 @@ import numpy as np
 
 from kvref.formats.format import Format
 from kvref_conformance.bytes_judged import expect_read, expect_written
+from kvref_conformance.cases import FIRST
 from kvref_conformance.checks.check import check
-from kvref_conformance.probes import codes, scalings
+from kvref_conformance.probes import any_scales, codes, scalings
 from kvref_conformance.probes.format_cases import format_cases, reading_of, writing_of
 from kvref_conformance.probes.scalings import has_rows, is_amax, is_derived, is_divided
 from kvref_conformance.trial import Trial
 
 WRITE, READ = ("quantize_kv",), ("dequantize_kv",)
+
+
+def _every(kind: Format) -> bool:
+    return True
 
 
 def _given(kind: Format) -> bool:
@@ -41,6 +46,19 @@ def quotients_are_made_as_declared(trial: Trial) -> None:
     made = writing_of(scalings.hard_to_divide, trial)
     for scale in scalings.UNEVEN if made.kind.group == "given" else (0.0,):
         expect_written(trial, scalings.scaled(made, scale) if scale else made)
+
+
+@check(
+    "KV-FMT-021",
+    verbs=WRITE,
+    cases=any_scales.with_heads(format_cases(any_scales.to_divide, _given, every_dtype=True)),
+)
+def scales_to_divide_by_may_be_of_any_size(trial: Trial) -> None:
+    """Numbers near ties under scales from 1e-30 to 1e30, of eight heads or all, one call after the other."""
+    case, path = trial.case, trial.claims.path()
+    for turn in range(any_scales.TURNS):
+        made = any_scales.to_divide(case, path, turn)
+        expect_written(trial, made.part(case.option(FIRST), case.seq_lens[0]))
 
 
 @check("KV-FMT-022", verbs=WRITE, cases=format_cases(scalings.own_heads, _given))
@@ -79,3 +97,11 @@ def scales_follow_the_declared_rule(trial: Trial) -> None:
 def zeros_are_stored_as_zeros(trial: Trial) -> None:
     """Groups of zeros between others, or a tensor of nothing else."""
     expect_written(trial, writing_of(scalings.zero_groups, trial))
+
+
+@check("KV-FMT-026", verbs=WRITE, cases=scalings.padded_cases(format_cases(scalings.zero_rows, _every)))
+def rows_of_zeros_are_stored_as_zeros(trial: Trial) -> None:
+    """Heads of tokens that are zero as a whole, as padding is, beside ordinary ones; then nothing else."""
+    made = writing_of(scalings.zero_rows, trial)
+    for one in (made, replace(made, x=np.zeros_like(made.x))):
+        expect_written(trial, one)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from kvref.arrays import Array
-from kvref_conformance.museum.beside_formats import PACKED, less
+from kvref_conformance.museum.beside_formats import PACKED, less, named
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.subjects.bitwise import Bitwise
 
@@ -39,7 +39,7 @@ class HighNibbleFirst(Bitwise):
     fault="F12 layout",
     seen_in=("modular/modular#6600",),
     breaks=("KV-FMT-071",),
-    may_also_break=("KV-FMT-001", "KV-FMT-036", "KV-FMT-037", "KV-FMT-041", "KV-FMT-080", "KV-FMT-081"),
+    may_also_break=named(1, 36, 37, 41, 73, 80, 81),
     verbs=_READ,
     formats=("mxfp4", "nvfp4"),
 )
@@ -107,7 +107,7 @@ class RowWithoutItsScales(Bitwise):
     as_if="the product was formed in float16",
     fault="F11 overflow",
     breaks=("KV-FMT-081",),
-    may_also_break=("KV-FMT-080", "KV-FMT-036", "KV-FMT-041", "KV-FMT-001", "KV-FMT-020", "KV-FMT-022"),
+    may_also_break=named(1, 20, 22, 36, 41, 73, 80),
     verbs=_READ,
     formats=("mxfp8_e4m3", "fp8_e4m3_token_head"),
 )
@@ -128,7 +128,7 @@ class ProductInFloat16(Bitwise):
     as_if="code and scale were rounded to the dtype of the output and multiplied there",
     fault="F13 scale or encoding",
     breaks=("KV-FMT-081",),
-    may_also_break=("KV-FMT-036", "KV-FMT-080", "KV-FMT-020", "KV-FMT-022"),
+    may_also_break=("KV-FMT-020", "KV-FMT-022", "KV-FMT-036", "KV-FMT-073", "KV-FMT-080"),
     verbs=_READ,
     formats=("fp8_e4m3", "fp8_e4m3_token_head"),
     dtypes=("bfloat16", "float16"),
@@ -149,6 +149,7 @@ class ProductInOutputDtype(Bitwise):
     as_if="the two scales were multiplied first",
     fault="F13 scale or encoding",
     breaks=("KV-FMT-081",),
+    may_also_break=("KV-FMT-073",),
     verbs=_READ,
     formats=("nvfp4", "nvfp4_token_head"),
 )
@@ -181,3 +182,24 @@ class OneCodeTooLow(Bitwise):
     def rounded(self, size: Array, fields: Any, element: str) -> Array:
         """Step down."""
         return np.asarray(np.maximum(super().rounded(size, fields, element) - 1, 0))
+
+
+@exhibit(
+    as_if="tokens past the 1024th were not read",
+    fault="F01 boundary",
+    breaks=("KV-FMT-073",),
+    verbs=_READ,
+    formats=("fp8_e4m3", "nvfp4_token_head", "ggml_q8_0"),
+)
+class TokensPastTheGrid(Bitwise):
+    """One row of threads for each token, and no more of them than a block can have.
+
+    A plant. A decode step is never that long, and a prompt is only in tests that somebody waits for. What is
+    not read is what the memory held, zeros most of the time.
+    """
+
+    def read(self, *stored: Any, **options: Any) -> Array:
+        """Leave zeros for the rest."""
+        right = super().read(*stored, **options)
+        right[1024:] = 0
+        return right

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from kvref.arrays import Array
-from kvref_conformance.museum.beside_formats import AFFINE_WRITE, less
+from kvref_conformance.museum.beside_formats import AFFINE_WRITE, less, named
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.subjects.bitwise import Bitwise
 from kvref_conformance.subjects.bitwise.coded import Coded
@@ -105,7 +105,7 @@ class ZeroPointNotRounded(Bitwise):
     as_if="the scale was used with the zero point in its low bits",
     fault="F13 scale or encoding",
     breaks=("KV-FMT-053",),
-    may_also_break=("KV-FMT-001", "KV-FMT-070", "KV-FMT-080", "KV-FMT-081"),
+    may_also_break=("KV-FMT-001", "KV-FMT-070", "KV-FMT-073", "KV-FMT-080", "KV-FMT-081"),
     verbs=_READ,
     formats=("int4_token_head",),
 )
@@ -176,7 +176,7 @@ class GroupsAlongTheOtherAxis(Bitwise):
     fault="F13 scale or encoding",
     seen_in=("openvinotoolkit/openvino#34105",),
     breaks=("KV-FMT-055",),
-    may_also_break=("KV-FMT-100",),
+    may_also_break=("KV-FMT-026", "KV-FMT-100"),
     verbs=_WRITE,
     formats=_KIVI,
 )
@@ -199,7 +199,7 @@ class ConstantGroupLost(Bitwise):
     as_if="codes were made with the scale that had been rounded to float16",
     fault="F06 order",
     breaks=("KV-FMT-060",),
-    may_also_break=("KV-FMT-050", "KV-FMT-051", "KV-FMT-100"),
+    may_also_break=("KV-FMT-050", "KV-FMT-051", "KV-FMT-073", "KV-FMT-100"),
     verbs=_WRITE,
     formats=("ggml_q8_0",),
 )
@@ -221,7 +221,7 @@ class CodesUnderStoredScale(Bitwise):
     as_if="the last record of every row was not converted",
     fault="F21 one path only",
     breaks=("KV-FMT-060",),
-    may_also_break=("KV-FMT-001", "KV-FMT-080", "KV-FMT-081"),
+    may_also_break=("KV-FMT-001", "KV-FMT-073", "KV-FMT-080", "KV-FMT-081"),
     verbs=_READ,
     formats=("ggml_q8_0",),
 )
@@ -243,7 +243,7 @@ class LastRecordSkipped(Bitwise):
     fault="F13 scale or encoding",
     seen_in=("1bit-MONSTER/1bit-MONSTER#572",),
     breaks=("KV-FMT-061",),
-    may_also_break=("KV-FMT-001", "KV-FMT-050", "KV-FMT-051", "KV-FMT-080", "KV-FMT-081", "KV-FMT-100"),
+    may_also_break=named(1, 26, 50, 51, 73, 80, 81, 100),
     verbs=_BOTH,
     formats=("ggml_q4_0",),
 )
@@ -268,7 +268,7 @@ class NibblesInTwosComplement(Bitwise):
     as_if="the scale of q4_0 had the size of the extreme and not its sign",
     fault="F13 scale or encoding",
     breaks=("KV-FMT-061",),
-    may_also_break=("KV-FMT-050", "KV-FMT-051", "KV-FMT-100"),
+    may_also_break=("KV-FMT-026", "KV-FMT-050", "KV-FMT-051", "KV-FMT-073", "KV-FMT-100"),
     verbs=_WRITE,
     formats=("ggml_q4_0",),
 )
@@ -289,7 +289,7 @@ class ExtremeWithoutSign(Bitwise):
     fault="F12 layout",
     seen_in=("kekzl/imp#567", "kekzl/imp#722", "1bit-MONSTER/1bit-MONSTER#572"),
     breaks=("KV-FMT-061", "KV-FMT-062", "KV-FMT-063"),
-    may_also_break=("KV-FMT-001", "KV-FMT-050", "KV-FMT-051", "KV-FMT-080", "KV-FMT-081", "KV-FMT-100"),
+    may_also_break=named(1, 26, 50, 51, 73, 80, 81, 100),
     verbs=_BOTH,
     formats=("ggml_q4_0", "ggml_mxfp4", "ggml_nvfp4"),
 )
@@ -313,7 +313,7 @@ class RecordsInPairs(Bitwise):
     as_if="the maximum of ggml's mxfp4 was divided by 6 and rounded up to a power of two",
     fault="F13 scale or encoding",
     breaks=("KV-FMT-062",),
-    may_also_break=("KV-FMT-100",),
+    may_also_break=("KV-FMT-073", "KV-FMT-100"),
     verbs=_WRITE,
     formats=("ggml_mxfp4",),
 )
@@ -332,7 +332,7 @@ class RecordExponentRoundedUp(Bitwise):
     as_if="the first half of a record's 64 codes was put in the low bits, where each group of 16 has halves",
     fault="F12 layout",
     breaks=("KV-FMT-063",),
-    may_also_break=("KV-FMT-001", "KV-FMT-080", "KV-FMT-081", "KV-FMT-100"),
+    may_also_break=("KV-FMT-001", "KV-FMT-026", "KV-FMT-073", "KV-FMT-080", "KV-FMT-081", "KV-FMT-100"),
     verbs=_BOTH,
     formats=("ggml_nvfp4",),
 )

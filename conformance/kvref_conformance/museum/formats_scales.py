@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from kvref.arrays import Array
-from kvref_conformance.museum.beside_formats import ANY_READ, ANY_WRITE, less
+from kvref_conformance.museum.beside_formats import ANY_READ, ANY_WRITE, less, named
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.subjects.bitwise import Bitwise
 from kvref_conformance.subjects.bitwise.coded import Coded
@@ -102,7 +102,7 @@ class ScaleTwiceOnRead(Bitwise):
     as_if="numbers were divided in the dtype of the input",
     fault="F13 scale or encoding",
     breaks=("KV-FMT-021",),
-    may_also_break=("KV-FMT-009", "KV-FMT-022", "KV-FMT-100"),
+    may_also_break=("KV-FMT-009", "KV-FMT-022", "KV-FMT-073", "KV-FMT-100"),
     verbs=_WRITE,
     formats=_GIVEN,
     dtypes=("bfloat16",),
@@ -144,7 +144,7 @@ class MultipliedByReciprocal(Bitwise):
     fault="F18 row mapping",
     seen_in=("sgl-project/sgl-kernel-xpu#252",),
     breaks=("KV-FMT-022",),
-    may_also_break=("KV-FMT-024",),
+    may_also_break=("KV-FMT-021", "KV-FMT-024", "KV-FMT-026", "KV-FMT-073", "KV-FMT-081"),
     verbs=("quantize_kv", "dequantize_kv"),
     formats=_GIVEN,
 )
@@ -165,7 +165,7 @@ class ScaleOfFirstHead(Bitwise):
     fault="F18 row mapping",
     seen_in=("ROCm/aiter#3894",),
     breaks=("KV-FMT-022",),
-    may_also_break=("KV-FMT-024",),
+    may_also_break=("KV-FMT-021", "KV-FMT-024", "KV-FMT-026", "KV-FMT-073", "KV-FMT-081"),
     verbs=("quantize_kv", "dequantize_kv"),
     formats=_GIVEN,
 )
@@ -185,7 +185,7 @@ class ScaleOfNextHead(Bitwise):
     as_if="a token's heads had one scale together",
     fault="F18 row mapping",
     breaks=("KV-FMT-023",),
-    may_also_break=("KV-FMT-002", "KV-FMT-004", "KV-FMT-021", "KV-FMT-024", "KV-FMT-026", "KV-FMT-100"),
+    may_also_break=named(2, 4, 21, 24, 26, 73, 100),
     verbs=_WRITE,
     formats=_ROWS,
 )

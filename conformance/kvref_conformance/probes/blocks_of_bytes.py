@@ -19,6 +19,8 @@ _LEVELS = {"ggml_q8_0": 127, "ggml_q4_0": 8}
 _MIDDLES = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
 #: Largest magnitudes, from those whose scale vanishes in float16 to those whose is past its end.
 SPREAD = (0.0, 1e-30, 1e-9, 3e-8, 4e-6, 1e-5, 0.003, 0.37, 1.0, 2.9, 6.0, 7.9, 448.0, 2600.0, 3000.0, 6e4)
+#: More of them, past all that float16 holds.
+FAR = (3e-25, 1e-15, 7e6, 3e9, 1e20, 1e30)
 #: Float16 scales of blocks to read: subnormal, uneven, negative, the largest.
 _HALVES = (6e-8, 1e-5, 0.37, 1.0, -2.9, 77.0, 65504.0)
 
@@ -36,7 +38,7 @@ def hard_blocks(case: Case, path: Path) -> Writing:
     if kind.name not in _LEVELS:
         listed = [f("e2m1", case.dtype) for f in (numbers.near_ties, numbers.near_subnormals, numbers.zeros)]
     under_one = carried(np.concatenate(listed), kind, path, case.num_kv_heads, case.head_dim)
-    spread = [x for x in SPREAD if x == 0 or case.dtype != "float16" or x > 1e-7]
+    spread = [x for x in SPREAD if x == 0 or x > 1e-7] if case.dtype == "float16" else [*SPREAD, *FAR]
     groups = [
         _near_ties(kind, geometry.size, case),
         filled(np.repeat(spread, 3), geometry.size, case.dtype, case.seed),

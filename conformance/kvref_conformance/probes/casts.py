@@ -1,5 +1,8 @@
 """Casts seen through formats: numbers from the lists of `numbers`, carried under a scale of 1."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 
 from kvref.arrays import Array, dtype_of
@@ -12,10 +15,13 @@ from kvref_conformance.formatted import Writing, givens
 from kvref_conformance.probes import numbers
 from kvref_conformance.probes.carriers import Geometry, carried, in_groups
 from kvref_conformance.probes.format_cases import format_case, kind_of, places_of, with_tokens
+from kvref_conformance.probes.two_level import operand
 from kvref_conformance.problems import cast
 
 #: Cases of the sweep over all float32 numbers, for each format.
 SWEEPS = 32
+#: Numbers of a slice through them, one of each sign, exponent and first eight bits; and what it is called.
+SLICE, SLICED = 2**17, -1
 #: Numbers of one call of the sweep.
 PIECE = 2**24
 
@@ -92,30 +98,47 @@ def halves(case: Case, path: Path) -> Writing:
     return Writing(kind.name, np.concatenate([under_one.x, in_order]), **givens(kind))
 
 
+def under_scales(made: Writing, path: Path) -> Iterator[Writing]:
+    """Yield a writing, and the same numbers under given scales that are powers of two, times those."""
+    yield made
+    for scale in (0.25, 8.0):
+        with np.errstate(all="ignore"):
+            x = (made.x.astype(np.float32) * np.float32(scale)).astype(made.x.dtype)
+        if made.scales is not None:
+            yield replace(made, x=x, scales=np.full_like(made.scales, scale))
+        elif made.global_scale is not None:
+            yield replace(made, x=x, global_scale=operand(path, scale))
+
+
 def sweep_cases(claims: Claims, verb: str, level: Level) -> list[Case]:
-    """Return cases that have every float32 number, at level exhaustive alone."""
-    if level != "exhaustive" or "float32" not in claims.dtypes:
+    """Return cases that have a slice through all float32 numbers, or at level exhaustive every one."""
+    if "float32" not in claims.dtypes:
         return []
     found = []
-    for name in claims.formats:
-        if not is_given(FORMATS[name]):
+    for i, name in enumerate(claims.formats):
+        places = places_of(name, claims)
+        if not is_given(FORMATS[name]) or not places:
             continue
-        head_dim, heads = places_of(name, claims)[0]
-        tokens = -(-(2**32 // SWEEPS) // (heads * head_dim))
-        case = with_tokens(format_case(verb, name, "float32", heads, head_dim), tokens)
-        found += [case.with_options(chunk=chunk) for chunk in range(SWEEPS)]
+        head_dim, heads = places[i % len(places)]
+        case = format_case(verb, name, "float32", heads, head_dim, seed=i)
+        count, chunks = (2**32 // SWEEPS, range(SWEEPS)) if level == "exhaustive" else (SLICE, [SLICED])
+        sized = with_tokens(case, -(-count // (heads * head_dim)))
+        found += [sized.with_options(chunk=chunk) for chunk in chunks]
     return found
 
 
 def swept(case: Case, first: int, tokens: int) -> Writing:
-    """Return some tokens of a case of the sweep."""
-    width = case.num_kv_heads * case.head_dim
-    start = case.option("chunk") * (2**32 // SWEEPS) + first * width
-    codes = np.arange(start, start + tokens * width, dtype=np.uint64).astype(np.uint32)
+    """Return some tokens of a case of the sweep, or of the slice."""
+    width, chunk = case.num_kv_heads * case.head_dim, case.option("chunk")
+    places = np.arange(first * width, (first + tokens) * width, dtype=np.uint64)
+    if chunk == SLICED:
+        drawn = np.random.default_rng(case.seed + 331).integers(0, 2**32 // SLICE, SLICE, dtype=np.uint64)
+        codes = places % SLICE * np.uint64(2**32 // SLICE) + drawn[places % SLICE]
+    else:
+        codes = places + np.uint64(chunk * (2**32 // SWEEPS))
     kind = kind_of(case)
-    return Writing(
-        kind.name, codes.view(np.float32).reshape(tokens, case.num_kv_heads, case.head_dim), **givens(kind)
-    )
+    x = codes.astype(np.uint32).view(np.float32).reshape(tokens, case.num_kv_heads, case.head_dim)
+    return Writing(kind.name, x, **givens(kind))
 
 
 def _carrying(case: Case, path: Path, found: Array) -> Writing:

@@ -9,6 +9,7 @@ from kvref.formats.elements import element_of
 from kvref.formats.format import Format
 from kvref.formats.ggml import BLOCKS
 from kvref.formats.paths import Path
+from kvref.formats.scaled import unpacked
 from kvref_conformance.cases import Case
 from kvref_conformance.formatted import SCALES, Reading, Writing, givens, ordinary
 from kvref_conformance.probes.carriers import Geometry
@@ -53,6 +54,14 @@ def zero_codes(case: Case, path: Path) -> Reading:
     """Return the codes of both zeros, and a number."""
     sign = 1 << (element_of(kind_of(case).element).bits - 1)
     return with_codes(template(case, path, 1), np.array([0, sign, 1, sign, 0, 1 | sign], np.uint8))
+
+
+def written_by(writing: Writing, path: Path, dtype: str) -> Reading:
+    """Return what a writer of a path stores, to be read as numbers of a dtype."""
+    plain = replace(path, scale_layout="linear")
+    stored = writing.stored(plain)
+    scales = {name: getattr(stored, name) for name in SCALES}
+    return Reading(writing.format, unpacked(stored, writing.kind, path=plain), dtype, **scales)
 
 
 def with_codes(reading: Reading, codes: Array) -> Reading:

@@ -8,13 +8,14 @@ import numpy as np
 from kvref.arrays import Array
 from kvref.formats.format import FORMATS, Format
 from kvref.formats.paths import Path
-from kvref.formats.scaled import acceptable, unpacked
+from kvref.formats.scaled import acceptable
 from kvref_conformance.bytes_judged import right_elements
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
 from kvref_conformance.code_problems import present_codes
 from kvref_conformance.contracts import Call
-from kvref_conformance.formatted import SCALES, Reading, Writing, givens, outputs_of
+from kvref_conformance.formatted import Reading, Writing, givens, outputs_of
+from kvref_conformance.probes import codes
 from kvref_conformance.probes.carriers import Geometry
 from kvref_conformance.probes.code_caches import code_needles
 from kvref_conformance.probes.code_cases import attends
@@ -45,14 +46,7 @@ def many_numbers(case: Case, path: Path) -> Writing:
 
 def some_codes(case: Case, path: Path) -> Reading:
     """Return what a writer stores of bell-shaped numbers."""
-    plain = replace(path, scale_layout="linear")
-    stored = some_numbers(case, plain).stored(plain)
-    return Reading(
-        case.option("format"),
-        unpacked(stored, kind_of(case), path=plain),
-        case.dtype,
-        **{name: getattr(stored, name) for name in SCALES},
-    )
+    return codes.written_by(some_numbers(case, path), path, case.dtype)
 
 
 def _any(kind: Format) -> bool:

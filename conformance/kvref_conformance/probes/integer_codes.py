@@ -21,6 +21,8 @@ PAST_INT8 = (126.4, 126.6, 127.0, 127.4, 127.6, 128.0, 128.4, 128.6, 129.0, 200.
 CONSTANTS = (0.0, 3.0, -2.5, 0.37, -77.0, 1e-3)
 #: Numbers of a group whose zero point lies at a tie: k and a half steps of 1 below zero.
 STEPS = 15
+#: Powers of ten of the least and the widest range, by the dtype of the scale, or of numbers if that is less.
+RANGES = {"float32": (-12.0, 30.0), "float16": (-6.5, 4.7)}
 
 
 def is_integer(kind: Format) -> bool:
@@ -79,10 +81,21 @@ def zero_points(case: Case, path: Path) -> Writing:
     low = np.concatenate([low, -rng.uniform(0.0, 15.0, 24), rng.uniform(-2000.0, 2000.0, 24)])
     groups = low[:, None] + rng.integers(0, 16 * STEPS + 1, (len(low), geometry.size)) / 16.0
     groups[:, 0], groups[:, -1] = low, low + STEPS
-    made = cast(groups, case.dtype)
+    made = [cast(groups, case.dtype), _extreme(kind, geometry.size, case)]
     if is_int4(kind):
-        made = np.concatenate([made, _uneven(geometry.size, case)])
-    return Writing(kind.name, geometry.arrange(made))
+        made.append(_uneven(geometry.size, case))
+    return Writing(kind.name, geometry.arrange(np.concatenate(made)))
+
+
+def _extreme(kind: Format, size: int, case: Case) -> Array:
+    """Return groups of ranges from nearly none, below any floor, to the widest that the scale can hold."""
+    rng = np.random.default_rng(case.seed + 337)
+    least, most = RANGES["float16" if case.dtype == "float16" else kind.scale_element]
+    range_of = np.power(10.0, np.concatenate([rng.uniform(least, -4.8, 48), rng.uniform(0, most, 24)]))
+    share = rng.uniform(0, 1, (len(range_of), size))
+    share[:, 0], share[:, -1] = 0, 1
+    places = -rng.uniform(0.4, 0.6, (len(range_of), 1)) + share  # nearly around zero
+    return cast(places * range_of[:, None], case.dtype)
 
 
 def _uneven(size: int, case: Case) -> Array:

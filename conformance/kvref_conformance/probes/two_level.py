@@ -18,8 +18,11 @@ from kvref_conformance.problems import cast
 
 #: A global scale that is no power of two and neither is any product with it; and one that is exact.
 UNEVEN, EXACT = 0.0123, 0.25
-#: Largest numbers of rows and tensors.
+#: Global scales of one call after the other; of float16 inputs, which hold no more.
+GIVEN, GIVEN_HALF = (3.7e-7, 0.29, 2.3e-4, 6100.0, 1.7e-8, 71.0), (0.0031, 17.0, 4.3e-5, 0.29)
+#: Largest numbers of rows and tensors, and those beyond float16.
 PEAKS = (0.013, 0.37, 1.0, 6.0, 77.0, 448.0, 2687.0, 30000.0)
+FAR_PEAKS = (1.3e-30, 3e-12, 7e-6, 2.9e9, 1.7e30)
 #: What amax / (6 g) may be where the scale is about to vanish, down to nothing.
 VANISHING = (0.0, 2.0**-13, 2.0**-11, 2.0**-10, 3 * 2.0**-11, 2.0**-9, 3 * 2.0**-10, 2.0**-8, 2.0**-7, 0.014)
 _MIDDLES = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
@@ -40,12 +43,12 @@ def is_derived(kind: Format) -> bool:
     return kind.family == "nvfp4" and kind.global_scale != "given"
 
 
-def hard_to_divide(case: Case, path: Path) -> Writing:
+def hard_to_divide(case: Case, path: Path, g: float = UNEVEN) -> Writing:
     """Return groups under an uneven global scale: maxima near ties of scales, numbers near ties of codes."""
-    kind, g = kind_of(case), UNEVEN
+    kind = kind_of(case)
     table = values("e4m3fn")[8:120].astype(np.float64)
     at_ties = numbers.near((table[1:] + table[:-1]) / 2 * 6 * g, case.dtype)
-    between = np.random.default_rng(case.seed + 239).uniform(0.01, 20.0, 400)
+    between = np.random.default_rng(case.seed + 239).uniform(0.01, 20.0, 400) * (g / UNEVEN)
     amax = np.concatenate([at_ties, cast(between, case.dtype)]).astype(np.float64)
     scale = decode(encode(amax / (6 * g), "e4m3fn"), "e4m3fn").astype(np.float64) * g
     groups = filled(amax, 16, case.dtype, case.seed)
@@ -53,6 +56,11 @@ def hard_to_divide(case: Case, path: Path) -> Writing:
     groups[:, 2:14] = np.where(np.arange(12) % 2, -ties, ties)
     groups[:, 15] = amax.astype(groups.dtype)
     return _writing(case, path, groups, kind, g)
+
+
+def given_scales(case: Case) -> tuple[float, ...]:
+    """Return global scales far apart, for numbers of a case's dtype."""
+    return GIVEN_HALF if case.dtype == "float16" else GIVEN
 
 
 def exact_numbers(case: Case, path: Path) -> Writing:
@@ -88,9 +96,12 @@ def vanishing(case: Case, path: Path) -> Writing:
 
 def peaks(case: Case, path: Path) -> Writing:
     """Return tokens of very different magnitude: a global scale is that of its own row, or the tensor's."""
-    kind, geometry = kind_of(case), _geometry(case, path)
-    maxima = np.repeat(PEAKS, geometry.whole) * np.resize([1.0, 0.3, 0.7], len(PEAKS) * geometry.whole)
-    return Writing(kind.name, geometry.arrange(filled(maxima, geometry.size, case.dtype, case.seed)))
+    return _rows(case, path, PEAKS)
+
+
+def far_peaks(case: Case, path: Path) -> Writing:
+    """Return tokens of such magnitudes, and of some that only dtypes with eight bits of exponent hold."""
+    return _rows(case, path, (*PEAKS, *(FAR_PEAKS if case.dtype != "float16" else ())))
 
 
 def crowded(case: Case, path: Path) -> Writing:
@@ -103,9 +114,9 @@ def crowded(case: Case, path: Path) -> Writing:
 
 
 def under_global_scales(case: Case, path: Path) -> Reading:
-    """Return every code under every finite scale and a global scale that is exact."""
+    """Return every code under every finite scale, of either sign, and a global scale that is exact."""
     every, size = np.arange(16, dtype=np.uint8), kind_of(case).size
-    finite = np.arange(0x7F, dtype=np.uint8)
+    finite = np.delete(np.arange(0xFF, dtype=np.uint8), 0x7F)
     reading = codes.with_codes(codes.template(case, path, codes.tokens_for(case, len(finite) * size)), every)
     scales = np.resize(finite, np.asarray(reading.scales).shape)
     return replace(reading, scales=scales, global_scale=np.full_like(np.asarray(reading.global_scale), EXACT))
@@ -124,6 +135,12 @@ def _writing(case: Case, path: Path, groups: Array, kind: Format, g: float) -> W
     return Writing(
         kind.name, geometry.arrange(under_global(groups, kind, geometry, WHOLE * g)), **givens(kind)
     )
+
+
+def _rows(case: Case, path: Path, tops: tuple[float, ...]) -> Writing:
+    kind, geometry = kind_of(case), _geometry(case, path)
+    maxima = np.repeat(tops, geometry.whole) * np.resize([1.0, 0.3, 0.7], len(tops) * geometry.whole)
+    return Writing(kind.name, geometry.arrange(filled(maxima, geometry.size, case.dtype, case.seed)))
 
 
 def _geometry(case: Case, path: Path) -> Geometry:

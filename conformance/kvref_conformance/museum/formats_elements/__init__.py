@@ -13,6 +13,7 @@ from kvref_conformance.museum.formats_elements.reading import (
 from kvref_conformance.museum.formats_elements.writing import (
     MantissaCutOff,
     NaNSaturates,
+    OneEntryWrong,
     OverflowIsNaN,
     SignOfZeroLost,
     SubnormalsFlushed,
@@ -32,6 +33,7 @@ __all__ = [
     "MantissaCutOff",
     "NaNReadAsNumber",
     "NaNSaturates",
+    "OneEntryWrong",
     "OverflowIsNaN",
     "SignOfZeroLost",
     "SubnormalsFlushed",

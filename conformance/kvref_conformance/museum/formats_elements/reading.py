@@ -163,7 +163,7 @@ class CodesAsNumbers(Bitwise):
     fault="F13 scale or encoding",
     seen_in=("vllm-project/vllm#38479",),
     breaks=("KV-FMT-001",),
-    may_also_break=("KV-FMT-053", "KV-FMT-070", "KV-FMT-080", "KV-FMT-081"),
+    may_also_break=("KV-FMT-053", "KV-FMT-070", "KV-FMT-073", "KV-FMT-080", "KV-FMT-081"),
     verbs=_READ,
     formats=("kivi_k4", "kivi_v4", "int4_token_head"),
 )

@@ -59,6 +59,7 @@ class ExponentFromLogarithm(Bitwise):
     fault="F01 boundary",
     seen_in=("pytorch/ao#4725",),
     breaks=("KV-FMT-030", "KV-FMT-031"),
+    may_also_break=("KV-FMT-073",),
     verbs=_WRITE,
     formats=_MX,
 )
@@ -159,7 +160,7 @@ class InfinityMakesGroupNaN(Bitwise):
     fault="F13 scale or encoding",
     seen_in=("NVIDIA/TransformerEngine#3262", "triton-lang/triton#11624"),
     breaks=("KV-FMT-036", "KV-FMT-037"),
-    may_also_break=("KV-FMT-080",),
+    may_also_break=("KV-FMT-080", "KV-FMT-081"),
     verbs=_READ,
     formats=(*_MX, "mxfp8_e5m2"),
 )

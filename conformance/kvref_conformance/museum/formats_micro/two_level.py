@@ -87,7 +87,7 @@ class GlobalScaleReciprocal(Bitwise):
     as_if="numbers were read without the global scale",
     fault="F13 scale or encoding",
     breaks=("KV-FMT-041", "KV-FMT-080"),
-    may_also_break=("KV-FMT-081",),
+    may_also_break=("KV-FMT-073", "KV-FMT-081"),
     verbs=_READ,
     formats=(*_NVFP4, "nvfp4_token_head"),
 )
@@ -106,7 +106,7 @@ class GlobalScaleLeftOut(Bitwise):
     as_if="the global scale was applied twice",
     fault="F13 scale or encoding",
     breaks=("KV-FMT-041",),
-    may_also_break=("KV-FMT-080", "KV-FMT-081"),
+    may_also_break=("KV-FMT-073", "KV-FMT-080", "KV-FMT-081"),
     verbs=_READ,
     formats=(*_NVFP4, "nvfp4_tensor"),
 )
@@ -189,7 +189,7 @@ class TinyGroupKeepsCodes(Bitwise):
     fault="F10 NaN spread",
     seen_in=("flashinfer-ai/flashinfer#3448",),
     breaks=("KV-FMT-043",),
-    may_also_break=("KV-FMT-042",),
+    may_also_break=("KV-FMT-026", "KV-FMT-042"),
     verbs=_WRITE,
     formats=(*_NVFP4, "nvfp4_token_head"),
 )
