@@ -16,6 +16,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 USAGE, BROKEN, INTERRUPTED = 2, 3, 130
+_UNKNOWN = "the subject declares what the contract has not"
 
 
 class CommandError(click.ClickException):
@@ -41,10 +42,13 @@ def friendly(command: Callable[P, R]) -> Callable[P, R]:
             with _ended_by_signals():
                 return command(*args, **kwargs)
         except ClaimError as error:
-            raise CommandError(f"the subject declares what the contract has not: {error}", BROKEN) from error
+            raise CommandError(f"{_UNKNOWN}: {error}", BROKEN) from error
         except KVError as error:
             raise CommandError(str(error), USAGE) from error
         except Failed as failed:
+            declared = failed.detail.partition(f"{ClaimError.__name__}: ")
+            if not declared[0] and declared[1]:
+                raise CommandError(f"{_UNKNOWN}: {declared[2]}", BROKEN) from failed
             raise CommandError(f"the subject gave no answer: {failed}", BROKEN) from failed
         except KeyboardInterrupt:
             raise CommandError("interrupted", INTERRUPTED) from None

@@ -57,6 +57,14 @@ class Misspelt(Good):
     claims = {"features": ["windows"]}
 
 
+class Refused(Good):
+    """Is refused its claims while it is asked for them."""
+
+    @property
+    def claims(self):
+        return Claims(features=("windows",))
+
+
 class Leaves(Good):
     """Ends its process, which is the suite's where it runs in it, as if all were well."""
 
@@ -320,11 +328,16 @@ def test_a_file_of_finds_is_named_in_the_report(folder: Path) -> None:
     assert first["area"] in VERBS
 
 
-def test_a_declaration_that_says_nothing_exits_with_3(folder: Path) -> None:
+@pytest.mark.parametrize("arguments", [(), ("--in-process",)])
+@pytest.mark.parametrize("subject", ["Misspelt", "Refused"])
+def test_a_declaration_that_says_nothing_exits_with_3(
+    folder: Path, subject: str, arguments: tuple[str, ...]
+) -> None:
     """Of such a subject nothing can be said, however it is wrong: not 1, which is a verdict."""
-    result = check("Misspelt")
+    result = kvref("check", f"subjects.py:{subject}", *arguments)
     assert result.exit_code == 3
-    assert "claims.features holds 'windows'" in result.output
+    (line,) = [line for line in result.output.splitlines() if "hello from the import" not in line]
+    assert line.startswith("Error: the subject declares what the contract has not: claims.features holds")
 
 
 @pytest.mark.parametrize(("subject", "code"), [("Leaves", 1), ("LeavesAtOnce", 3)])

@@ -1,8 +1,5 @@
 """Bad inputs: whatever is passed by mistake is refused, with the argument, what it was and what is wanted."""
 
-# What is passed here is what no type allows.
-# mypy: disable-error-code="arg-type"
-
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any

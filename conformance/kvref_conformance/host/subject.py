@@ -20,6 +20,7 @@ from typing import Any
 
 from kvref.arrays import Array, dtype_name
 from kvref.errors import ArgumentError, DTypeError, KVError
+from kvref_conformance.claims import ClaimError
 from kvref_conformance.contracts import (
     ATTENDING,
     VERBS,
@@ -153,7 +154,8 @@ def run(
 def failure_of(error: BaseException) -> tuple[FailureKind, str, str]:
     """Return kind, one line and the last frames of what a subject raised.
 
-    kvref's own input errors are a refusal, NotImplementedError says unsupported, all else is an error.
+    kvref's own input errors are a refusal, NotImplementedError says unsupported, all else is an error. A
+    declaration that is refused says itself where it is wrong: the frames would be those of the suite.
     """
     line = f"{type(error).__name__}: {_said_by(error)}".strip().removesuffix(":")
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
@@ -161,7 +163,7 @@ def failure_of(error: BaseException) -> tuple[FailureKind, str, str]:
         f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames[-FRAMES_SHOWN:]
     )
     if isinstance(error, KVError):
-        return "refused", line, shown
+        return "refused", line, "" if isinstance(error, ClaimError) else shown
     return ("unsupported" if isinstance(error, NotImplementedError) else "error"), line, shown
 
 
@@ -178,7 +180,7 @@ def _named(verb: str, returned: Any, outputs: tuple[str, ...], in_place: tuple[s
     expected = outputs if len(parts) == len(outputs) else (*outputs, *in_place)
     if len(parts) != len(expected):
         names = ", ".join(outputs) or "None"
-        raise AnswerError(f"{verb} returned {len(parts)} tensors, expected {names}")
+        raise AnswerError(f"{verb} returned {_described(returned, parts)}, expected {names}")
     found = {}
     for name, tensor in zip(expected, parts, strict=True):
         try:
@@ -186,6 +188,18 @@ def _named(verb: str, returned: Any, outputs: tuple[str, ...], in_place: tuple[s
         except DTypeError as error:
             raise AnswerError(f"{verb} returned as {name}: {error}") from None
     return found
+
+
+def _described(returned: Any, parts: tuple[Any, ...]) -> str:
+    """Return in words what came back in place of as many tensors as were expected."""
+    if returned is None:
+        return "None"
+    if all(hasattr(part, "dtype") for part in parts):
+        return "1 tensor" if len(parts) == 1 else f"{len(parts)} tensors"
+    if not isinstance(returned, tuple | list):
+        return f"a {type(returned).__name__}"
+    kinds = sorted({type(part).__name__ for part in parts})
+    return f"a {type(returned).__name__} of {' and '.join(f'{kind}s' for kind in kinds)}"
 
 
 def _takes_out(subject: Any, verb: str, outputs: Mapping[str, Array], framework: str) -> bool:

@@ -160,8 +160,10 @@ def test_what_a_subject_raises_has_its_kind(subject: Write, raises: str, kind: s
     [
         ("x[:1]", "shape", "out is float32 [1, 2, 3], expected float32 [2, 2, 3]"),
         ("x.astype('float64')", "shape", "out is float64 [2, 2, 3], expected float32 [2, 2, 3]"),
-        ("None", "error", "AnswerError: apply_rope returned 0 tensors, expected out"),
+        ("None", "error", "AnswerError: apply_rope returned None, expected out"),
         ("(x, x)", "error", "AnswerError: apply_rope returned 2 tensors, expected out"),
+        ("{'out': x}", "error", "AnswerError: apply_rope returned as out: found dict, expected a NumPy"),
+        ("x.tolist()", "error", "AnswerError: apply_rope returned a list of lists, expected out"),
         ("x.tolist()[0][0][0]", "error", "apply_rope returned as out: found float, expected a NumPy array"),
         ("x.astype('complex64')", "error", "apply_rope returned as out: an array has dtype complex64"),
     ],
