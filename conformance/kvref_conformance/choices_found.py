@@ -66,9 +66,9 @@ class _Seen:
             try:
                 self._known[full] = dict(self.host.call(call).outputs)
             except Failed as failed:
-                if failed.kind not in ("refused", "error", "shape"):
+                if failed.kind not in ("refused", "error", "shape", "dtype"):
                     raise
-                self._known[full] = {} if failed.kind == "shape" else None
+                self._known[full] = {} if failed.kind in ("shape", "dtype") else None
         return self._known[full]
 
 
@@ -194,12 +194,17 @@ def _agrees(got: Outputs | None, outcome: Outcomes, exact: list[Outcomes]) -> bo
 
 
 def _agreeing_attention(host: Host, claims: Claims, decision: str, path: Path) -> tuple[str, ...] | None:
-    """Return the answers under which the check of a decision passes wherever it is run."""
+    """Return the answers under which the check of a decision passes wherever it is run.
+
+    An answer that no claimed width or block size can have, and so no case, is nobody's.
+    """
     check, agreeing, told = SHOWN_BY_ATTENTION[decision], [], False
     for answer in PATHS[decision]:
         assumed = _on(claims, replace(path, **{decision: answer}))
         cases = check.cases(assumed, ATTEND, "quick")
-        told = told or bool(cases)
+        if not cases:
+            continue
+        told = True
         try:
             for case in cases:
                 check.run(Trial(host, case, Oracle(assumed)))

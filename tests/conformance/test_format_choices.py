@@ -16,6 +16,7 @@ from kvref_conformance.choices_found import APPROXIMATE, SHOWN_BY_ATTENTION, fin
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import FORMATTED
 from kvref_conformance.host.inprocess import InProcessHost
+from kvref_conformance.museum.formats_attend import ScaleByPosition
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.probes.parting import PARTINGS
 from kvref_conformance.requirements import load_requirements
@@ -157,6 +158,18 @@ def test_of_what_is_none_of_the_answers_nothing_is_found() -> None:
     )
     assert ties.found == ()
     assert ties.shown == "none of the answers"
+
+
+def test_an_answer_that_no_claim_allows_is_not_found() -> None:
+    """Two groups in a row cannot be interleaved by four, so wrong scales of values are no such layout."""
+    claims = ScaleByPosition.claims
+    for subject, found in ((ScaleByPosition, ()), (subject_with({}), ("linear",))):
+        (layout,) = (
+            one
+            for one in find_choices(InProcessHost(subject), claims, (FORMATTED[2],))
+            if one.choice == "v-scale-layout"
+        )
+        assert layout.found == found
 
 
 def test_choices_are_those_of_the_formats_that_are_claimed() -> None:
