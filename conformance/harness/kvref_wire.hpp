@@ -8,6 +8,9 @@
 // It reads `call.input("q")` and `call.real("scale", 1)`, writes to `call.output("out")`, and may throw
 // `Refused` (the input breaks a rule of the spec), `Unsupported` (outside what the kernel can do), or any
 // other exception (an error). Nothing but `serve` may write to stdout; stderr is free.
+//
+// Codes, and scales that are codes, are uint8: `tensor.byte(at)` and `tensor.set_byte(at, code)`. `format` and
+// `dtype` are text: `call.text("format")`.
 #pragma once
 
 #include <fcntl.h>
@@ -15,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -163,7 +167,7 @@ inline std::vector<std::string> split(const std::string& list) {
 
 // A tensor in a mapped file. Positions are elements from element [0, 0, …], strides included.
 struct Tensor {
-  enum class Kind { float32, bfloat16, int32, int64 };
+  enum class Kind { float32, float16, bfloat16, int32, int64, uint8 };
   Kind kind;
   std::vector<int64_t> shape, strides;
   char* data = nullptr;
@@ -178,6 +182,7 @@ struct Tensor {
 
   float get(int64_t position) const {
     if (kind == Kind::float32) return load<float>(position);
+    if (kind == Kind::float16) return from_half(load<uint16_t>(position));
     if (kind != Kind::bfloat16) throw std::runtime_error("a tensor holds integers, expected real numbers");
     const uint32_t bits = static_cast<uint32_t>(load<uint16_t>(position)) << 16;
     float value;
@@ -188,6 +193,8 @@ struct Tensor {
   // Rounds to nearest, ties to even; a NaN stays a NaN.
   void set(int64_t position, float value) {
     if (kind == Kind::float32) return store(position, value);
+    if (kind == Kind::float16) return store(position, to_half(value));
+    if (kind != Kind::bfloat16) throw std::runtime_error("a tensor holds integers, expected real numbers");
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
     const bool nan = (bits & 0x7FFFFFFF) > 0x7F800000;
@@ -196,10 +203,48 @@ struct Tensor {
   }
 
   int64_t integer(int64_t position) const {
+    if (kind == Kind::uint8) return load<uint8_t>(position);
     return kind == Kind::int64 ? load<int64_t>(position) : load<int32_t>(position);
   }
 
+  uint8_t byte(int64_t position) const {
+    expect_bytes();
+    return load<uint8_t>(position);
+  }
+
+  void set_byte(int64_t position, uint8_t code) {
+    expect_bytes();
+    store(position, code);
+  }
+
  private:
+  void expect_bytes() const {
+    if (kind != Kind::uint8) throw std::runtime_error("a tensor holds other than uint8, expected codes");
+  }
+
+  static float from_half(uint16_t half) {
+    const int exponent = (half >> 10) & 0x1F, mantissa = half & 0x3FF;
+    float value = std::ldexp(static_cast<float>(exponent > 0 ? 0x400 | mantissa : mantissa),
+                             exponent > 0 ? exponent - 25 : -24);
+    if (exponent == 0x1F) value = mantissa > 0 ? NAN : INFINITY;
+    return std::copysign(value, half & 0x8000 ? -1.0f : 1.0f);
+  }
+
+  static uint16_t to_half(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    const uint32_t sign = (bits >> 16) & 0x8000;
+    bits &= 0x7FFFFFFF;
+    uint32_t half = 0x7E00;   // a NaN
+    if (bits < 0x38800000) {  // below 2^-14: a count of 2^-24
+      half = static_cast<uint32_t>(std::lrint(std::ldexp(std::fabs(value), 24)));
+    } else if (bits <= 0x7F800000) {  // to nearest, ties to even; past the largest lies infinity
+      half = ((bits + 0xFFF + ((bits >> 13) & 1)) >> 13) - (112 << 10);
+      if (half > 0x7C00) half = 0x7C00;
+    }
+    return static_cast<uint16_t>(sign | half);
+  }
+
   template <class T>
   T load(int64_t position) const {
     T value;
@@ -243,6 +288,9 @@ class Call {
   int64_t integer(const std::string& name, int64_t otherwise) const {
     return has(name) ? std::strtoll(message_.at(name).c_str(), nullptr, 10) : otherwise;
   }
+  std::string text(const std::string& name, const std::string& otherwise = "") const {
+    return has(name) ? message_.at(name) : otherwise;
+  }
   bool flag(const std::string& name, bool otherwise) const {
     return has(name) ? message_.at(name) == "true" : otherwise;
   }
@@ -251,9 +299,11 @@ class Call {
   Tensor tensor(const std::string& name) {
     static const std::map<std::string, std::pair<Tensor::Kind, int64_t>> kinds = {
         {"float32", {Tensor::Kind::float32, 4}},
+        {"float16", {Tensor::Kind::float16, 2}},
         {"bfloat16", {Tensor::Kind::bfloat16, 2}},
         {"int32", {Tensor::Kind::int32, 4}},
         {"int64", {Tensor::Kind::int64, 8}},
+        {"uint8", {Tensor::Kind::uint8, 1}},
     };
     if (!has(name)) throw std::runtime_error("the call has no " + name);
     const auto kind = kinds.find(message_[name + ".dtype"]);

@@ -16,7 +16,7 @@ from kvref.arrays import Array
 from kvref_conformance.foreign_text import printable
 
 Scalar = str | int | float | bool
-FailureKind = Literal["error", "refused", "unsupported", "crash", "timeout", "protocol", "shape"]
+FailureKind = Literal["error", "refused", "unsupported", "crash", "timeout", "protocol", "shape", "dtype"]
 
 
 @dataclass(frozen=True)

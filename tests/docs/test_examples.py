@@ -66,10 +66,14 @@ def test_docstrings_print_what_they_show(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "include"),
-    [("write_kv.cpp", ["-I", str(ROOT / "conformance" / "harness")]), ("paged_attention.cpp", [])],
+    [
+        ("write_kv.cpp", ["-I", str(ROOT / "conformance" / "harness")]),
+        ("quantize_kv.cpp", ["-I", str(ROOT / "conformance" / "harness")]),
+        ("paged_attention.cpp", []),
+    ],
 )
 def test_cpp_harness_works(source: str, include: list[str], examples: Path) -> None:
-    """Both harnesses of the docs compile without a warning and speak the protocol."""
+    """Every harness of the docs compiles without a warning and speaks the protocol."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("g++ is not installed")

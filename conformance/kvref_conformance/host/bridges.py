@@ -72,6 +72,16 @@ def to_numpy(tensor: Any) -> Array:
     return array
 
 
+def form_of(tensor: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Return dtype and shape of a tensor in its library's words, None if it is no tensor of a framework.
+
+    Of use where kvref has no name for the dtype, and so no array.
+    """
+    if library_of(tensor) not in FRAMEWORKS or not hasattr(tensor, "dtype"):
+        return None
+    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+
+
 def library_of(tensor: Any) -> str:
     """Return the name of the library a tensor belongs to, or its module's name."""
     for library, kind in (("torch", "Tensor"), ("jax", "Array"), ("numpy", "ndarray")):

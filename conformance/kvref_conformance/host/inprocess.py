@@ -57,7 +57,7 @@ class InProcessHost:
     def call(self, call: Call) -> Answer:
         """Run one call of one verb.
 
-        Raises: Failed (error, refused, unsupported, shape).
+        Raises: Failed (error, refused, unsupported, shape, dtype).
         """
         laid = lay(call, self._allocate)
         tensors = {name: view(self._memory[name].bytes, ref) for name, (ref, _) in laid.items()}
@@ -69,7 +69,7 @@ class InProcessHost:
             kind, line, frames = failure_of(error)
             raise Failed(kind, f"{line}\n{frames}".strip()) from error
         for name, found in misfits.items():
-            raise Failed("shape", misfit(call, name, found.dtype, found.shape))
+            raise misfit(call, name, found.dtype, found.shape)
         return collect(call, laid)
 
     def close(self) -> None:

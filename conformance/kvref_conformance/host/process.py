@@ -177,7 +177,7 @@ class ProcessHost:
                 raise Failed("protocol", str(error)) from error
             dtype = str(reply.get(f"{name}.dtype", spec.dtype))
             if (dtype, shape) != (spec.dtype, spec.shape):
-                raise Failed("shape", misfit(call, name, dtype, shape))
+                raise misfit(call, name, dtype, shape)
 
     def _read_hello(self, reply: Message) -> Hello:
         try:

@@ -31,7 +31,14 @@ from kvref_conformance.contracts import (
 )
 from kvref_conformance.foreign_text import one_line
 from kvref_conformance.host import Hello
-from kvref_conformance.host.bridges import check_framework, lend, library_versions, take_back, to_numpy
+from kvref_conformance.host.bridges import (
+    check_framework,
+    form_of,
+    lend,
+    library_versions,
+    take_back,
+    to_numpy,
+)
 
 FRAMES_SHOWN = 4
 
@@ -144,7 +151,9 @@ def run(
     misfits: dict[str, OutputSpec] = {}
     for name, x in found.items():
         target = outputs[name] if name in outputs else inputs[name]
-        if x.shape != target.shape or x.dtype != target.dtype:
+        if isinstance(x, OutputSpec):
+            misfits[name] = x
+        elif x.shape != target.shape or x.dtype != target.dtype:
             misfits[name] = OutputSpec(dtype_name(x), x.shape)
         else:
             target[...] = x
@@ -175,18 +184,24 @@ def _said_by(error: BaseException) -> str:
         return f"(its text cannot be had: {type(second).__name__})"
 
 
-def _named(verb: str, returned: Any, outputs: tuple[str, ...], in_place: tuple[str, ...]) -> dict[str, Array]:
+def _named(
+    verb: str, returned: Any, outputs: tuple[str, ...], in_place: tuple[str, ...]
+) -> dict[str, Array | OutputSpec]:
+    """Return what came back by name; of a dtype that kvref has no name for, only its form."""
     parts = () if returned is None else tuple(returned) if isinstance(returned, tuple | list) else (returned,)
     expected = outputs if len(parts) == len(outputs) else (*outputs, *in_place)
     if len(parts) != len(expected):
         names = ", ".join(outputs) or "None"
         raise AnswerError(f"{verb} returned {_described(returned, parts)}, expected {names}")
-    found = {}
+    found: dict[str, Array | OutputSpec] = {}
     for name, tensor in zip(expected, parts, strict=True):
         try:
             found[name] = to_numpy(tensor)
         except DTypeError as error:
-            raise AnswerError(f"{verb} returned as {name}: {error}") from None
+            form = form_of(tensor)
+            if form is None:
+                raise AnswerError(f"{verb} returned as {name}: {error}") from None
+            found[name] = OutputSpec(one_line(form[0]), form[1])
     return found
 
 

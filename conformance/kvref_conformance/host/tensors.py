@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kvref.arrays import Array, dtype_name, dtype_of
-from kvref_conformance.contracts import Answer, Call, OutputSpec
+from kvref_conformance.contracts import Answer, Call, Failed, OutputSpec
 from kvref_conformance.host.messages import TensorRef
 
 GUARD = 64
@@ -88,13 +88,14 @@ def collect(call: Call, laid: Laid) -> Answer:
     )
 
 
-def misfit(call: Call, name: str, dtype: str, shape: tuple[int, ...]) -> str:
-    """Return found against expected, for an output that came back in another form."""
+def misfit(call: Call, name: str, dtype: str, shape: tuple[int, ...]) -> Failed:
+    """Return the failure of an output that came back in another form: found against expected."""
     if name in call.outputs:
         wanted_dtype, wanted_shape = call.outputs[name].dtype, call.outputs[name].shape
     else:
         wanted_dtype, wanted_shape = dtype_name(call.tensors[name]), call.tensors[name].shape
-    return f"{name} is {dtype} {list(shape)}, expected {wanted_dtype} {list(wanted_shape)}"
+    found, wanted = f"{dtype} {list(shape)}", f"{wanted_dtype} {list(wanted_shape)}"
+    return Failed("shape" if dtype == wanted_dtype else "dtype", f"{name} is {found}, expected {wanted}")
 
 
 def view(buffer: Any, ref: TensorRef) -> Array:

@@ -107,11 +107,11 @@ def test_a_slot_out_of_range_is_refused_before_anything_is_written(host: Process
 
 
 def test_an_unknown_dtype_is_unsupported(host: ProcessHost) -> None:
-    """float16 is not among its claims, and is not read as something else."""
-    case = Case(verb="attention", seq_lens=(3,), query_lens=(1,), dtype="float16")
+    """float64 is not among its claims, and is not read as something else."""
+    case = Case(verb="attention", seq_lens=(3,), query_lens=(1,), dtype="float64")
     with pytest.raises(Failed) as caught:
         host.call(present(random_problem(case), case, Placement()))
-    assert (caught.value.kind, caught.value.detail) == ("unsupported", "k of float16")
+    assert (caught.value.kind, caught.value.detail) == ("unsupported", "k of float64")
 
 
 @given(ANY_TEXT)

@@ -164,7 +164,7 @@ REPLIES: list[tuple[dict[str, Any], str, str]] = [
     ({"ok": True, "refused": "both"}, "protocol", "a reply has ok and refused"),
     ({"ok": True, "lse.shape": "3"}, "protocol", "unknown key 'lse.shape'"),
     ({"ok": True, "out.shape": "three"}, "protocol", "out.shape = 'three'"),
-    ({"ok": True, "out.dtype": "bfloat16"}, "shape", "out is bfloat16 [3, 5], expected float32 [3, 5]"),
+    ({"ok": True, "out.dtype": "bfloat16"}, "dtype", "out is bfloat16 [3, 5], expected float32 [3, 5]"),
     ({"ok": True, "out": {"nested": 1}}, "protocol", "out holds dict"),
     ({"id": "0", "ok": True}, "protocol", "a reply has id '0'"),
 ]

@@ -165,14 +165,42 @@ class Careless(Correct):
         return q.astype(np.float64) if scale == 0.5 else q[1:]
 
 
-@pytest.mark.parametrize(("scale", "found"), [(0.5, "float64 [3, 2, 4]"), (2.0, "float16 [2, 2, 4]")])
-def test_an_output_of_another_form_fails(hosts: Any, scale: float, found: str) -> None:
+@pytest.mark.parametrize(
+    ("scale", "kind", "found"), [(0.5, "dtype", "float64 [3, 2, 4]"), (2.0, "shape", "float16 [2, 2, 4]")]
+)
+def test_an_output_of_another_form_fails(hosts: Any, scale: float, kind: str, found: str) -> None:
     """Nothing is rounded or padded to fit; found and expected are named (KV-CONF-014)."""
     call = read_call()
     with pytest.raises(Failed) as caught:
         hosts(Careless).call(Call(call.verb, call.tensors, {"scale": scale}, call.outputs))
-    assert caught.value.kind == "shape"
+    assert caught.value.kind == kind
     assert caught.value.detail == f"out is {found}, expected float16 [3, 2, 4]"
+
+
+class Signed:
+    """Returns codes as signed integers, which the contract has none of."""
+
+    def quantize_kv(self, x: Array, *, format: str, **_: Any) -> Any:
+        """Return codes of the right shape."""
+        codes = np.zeros(x.shape, np.int8)
+        if format == "fp8_e4m3":
+            return codes
+        import torch
+
+        return torch.from_numpy(codes)
+
+
+@pytest.mark.parametrize("format", ["fp8_e4m3", "int8"])
+def test_codes_of_a_dtype_that_has_no_name_are_told_what_is_expected(hosts: Any, format: str) -> None:
+    """One dtype is asked for, so a list of all that there are is no help; NumPy and torch alike."""
+    if format == "int8":
+        pytest.importorskip("torch")
+    x = np.ones((5, 3, 64), np.float32)
+    call = Call("quantize_kv", {"x": x}, {"format": format}, {"codes": OutputSpec("uint8", x.shape)})
+    with pytest.raises(Failed) as caught:
+        hosts(Signed).call(call)
+    assert caught.value.kind == "dtype"
+    assert caught.value.detail == "codes is int8 [5, 3, 64], expected uint8 [5, 3, 64]"
 
 
 def test_calls_without_tokens_are_calls(hosts: Any) -> None:
