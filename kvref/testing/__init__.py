@@ -21,6 +21,7 @@ from kvref.attention.bounds import Bound, dense_bound, merge_bound, paged_bound
 from kvref.attention.masks import VariantArgs
 from kvref.attention.merge import State
 from kvref.attention.paged import check_block_tables, write_kv
+from kvref.testing.codes import assert_dequantize_kv, assert_quantize_kv
 from kvref.testing.inputs import (
     as_numpy,
     check_cache_shape,
@@ -32,7 +33,15 @@ from kvref.testing.inputs import (
 )
 from kvref.testing.judge import Case, diagnosis, hold
 
-__all__ = ["MAX_ROWS", "assert_attention", "assert_merge", "assert_paged_attention", "assert_write_kv"]
+__all__ = [
+    "MAX_ROWS",
+    "assert_attention",
+    "assert_dequantize_kv",
+    "assert_merge",
+    "assert_paged_attention",
+    "assert_quantize_kv",
+    "assert_write_kv",
+]
 
 #: Query tokens checked of a longer input, the first and the last of every request first.
 MAX_ROWS = 128

@@ -4,6 +4,7 @@ Realises: KV-CONF-017 derived-bounds (the default arithmetic).
 For porters: not needed; this is the edge to other people's tests.
 """
 
+import sys
 from dataclasses import replace
 from typing import Any, cast
 
@@ -16,6 +17,8 @@ from kvref.errors import ArgumentError, DTypeError, ShapeError
 
 #: Elements of the largest cache that is kept whole; of a larger one, only the blocks in the tables.
 _WHOLE_CACHE = 2**24
+#: How the dtypes begin whose elements are bytes of codes; torch packs two E2M1 codes into one element.
+_BYTES = ("uint8", "int8", "float8", "float4_e2m1fn_x2")
 
 
 def chosen_rows(tensors: dict[str, Array], rows: Any, max_rows: int) -> Array:
@@ -91,3 +94,23 @@ def as_numpy(x: Any) -> Array:
     from kvref_conformance.host.bridges import to_numpy
 
     return np.asarray(x) if isinstance(x, list | tuple | int | float) else to_numpy(x)
+
+
+def as_bytes(name: str, x: Any) -> Array:
+    """Return codes as uint8: the bytes of a tensor whose elements take one each, on any device.
+
+    Raises: DTypeError if they do not.
+    """
+    from kvref_conformance.host.bridges import library_of, to_numpy
+
+    if library_of(x) == "torch":
+        dtype = str(x.dtype).removeprefix("torch.")
+        plain = x.detach().view(sys.modules["torch"].uint8).cpu() if dtype.startswith(_BYTES) else None
+        array = None if plain is None else plain.numpy()
+    else:
+        whole = np.asarray(x) if library_of(x) in ("jax", "numpy") or isinstance(x, list) else to_numpy(x)
+        dtype = whole.dtype.name
+        array = whole.view(np.uint8) if dtype.startswith(_BYTES) else None
+    if array is None:
+        raise DTypeError(f"{name} has dtype {dtype}, expected uint8, int8 or a float8, taken by its bytes")
+    return np.ascontiguousarray(array)
