@@ -30,11 +30,13 @@ WRITERS: list[tuple[str, str, str, str]] = [
     ("sign of nothing", "TinyNegativeIsNaN", "KV-FMT-006", "fp8_e4m3fnuz"),
     ("NaN saturates", "NaNSaturates", "KV-FMT-005", "fp8_e4m3"),
     ("overflow", "OverflowIsNaN", "KV-FMT-003", "fp8_e4m3"),
+    ("overflow", "OverflowIsInfinite", "KV-FMT-003", "fp8_e5m2"),
     ("cut off", "MantissaCutOff", "KV-FMT-002", "fp8_e5m2"),
     ("away", "TiesGoAway", "KV-FMT-002", "fp8_e4m3"),
     ("flush", "SubnormalsFlushed", "KV-FMT-004", "fp8_e4m3"),
     ("bfloat16", "ThroughBfloat16", "KV-FMT-007", "fp8_e4m3"),
     ("no scale", "ScaleIgnoredOnWrite", "KV-FMT-020", "fp8_e4m3"),
+    ("multiply", "MultipliedOnWrite", "KV-FMT-020", "fp8_e4m3"),
     ("first head", "ScaleOfFirstHead", "KV-FMT-022", "fp8_e4m3"),
     ("reciprocal", "MultipliedByReciprocal", "KV-FMT-021", "fp8_e4m3"),
     ("clamp first", "ClampedBeforeScaling", "KV-FMT-024", "fp8_e4m3"),
@@ -51,6 +53,12 @@ WRITERS: list[tuple[str, str, str, str]] = [
     ("1 / g", "GlobalScaleReciprocal", "KV-FMT-041", "nvfp4"),
     ("unrounded", "ScaleNotYetRounded", "KV-FMT-040", "nvfp4"),
 ]
+#: Where each of three heads finds its scale -> the exhibit.
+HEADS = {
+    (1, 2, 0): "ScaleOfNextHead",
+    (2, 0, 1): "ScaleOfPreviousHead",
+    (2, 1, 0): "ScalesOfHeadsReversed",
+}
 #: The same of a disguised reader.
 READERS: list[tuple[str, str, str, str]] = [
     ("fnuz", "FnReadAsFnuz", "KV-FMT-001", "fp8_e4m3"),
@@ -61,6 +69,10 @@ READERS: list[tuple[str, str, str, str]] = [
     ("divide", "DividedOnRead", "KV-FMT-020", "fp8_e4m3"),
     ("twice", "ScaleTwiceOnRead", "KV-FMT-020", "fp8_e4m3"),
     ("first head", "ScaleOfFirstHead", "KV-FMT-022", "fp8_e4m3"),
+    ("group after", "ScaleOfNextGroup", "KV-FMT-041", "nvfp4"),
+    ("group before", "ScaleOfPreviousGroup", "KV-FMT-041", "nvfp4"),
+    ("place after", "GroupScalesOnePlaceOn", "KV-FMT-036", "mxfp8_e4m3"),
+    ("place before", "GroupScalesOnePlaceBack", "KV-FMT-036", "mxfp4"),
     ("shift", "ScaleByteShifted", "KV-FMT-036", "mxfp8_e4m3"),
     ("bytes of scales", "ScaleBytesAsNumbers", "KV-FMT-036", "mxfp8_e4m3"),
     ("high first", "HighNibbleFirst", "KV-FMT-070", "mxfp4"),
@@ -70,6 +82,10 @@ READERS: list[tuple[str, str, str, str]] = [
 #: The same of disguised attention over codes; the variant that it needs.
 ATTENTION: list[tuple[str, str, str, str, dict[str, Any]]] = [
     ("swapped", "ScalesSwapped", "KV-FMT-091", "fp8_e4m3", {}),
+    ("one scale", "KeyScalesForValues", "KV-FMT-091", "fp8_e4m3", {}),
+    ("one scale", "KeyScalesForValues", "KV-FMT-093", "fp8_e4m3", {}),
+    ("one scale", "KeyScalesForValues", "KV-FMT-092", "fp8_e4m3_token_head", {}),
+    ("other scale", "ValueScalesForKeys", "KV-FMT-090", "fp8_e4m3", {}),
     ("product", "ScalesMultiplied", "KV-FMT-091", "fp8_e4m3", {}),
     ("keys for values", "KeysReadAsValues", "KV-FMT-091", "fp8_e4m3", {}),
     ("no scale", "ScalesDropped", "KV-FMT-090", "fp8_e4m3", {}),
@@ -139,6 +155,41 @@ def test_right_attention_over_codes_has_no_diagnosis(dtype: str) -> None:
     assert list(diagnose(call, answer, "KV-FMT-090", _claims("fp8_e4m3_token_head", dtype))) == []
 
 
+@pytest.mark.parametrize(("heads", "exhibit"), HEADS.items())
+def test_scales_of_other_heads_are_recognised(heads: tuple[int, ...], exhibit: str) -> None:
+    """Three heads tell the next from the one before, in a writer, a reader, and attention."""
+    given, order = np.array([0.375, 2.9, 0.06], np.float32), list(heads)
+    plain = to_write("fp8_e4m3")
+    writing = replace(plain, x=np.concatenate([plain.x, plain.x[:, :1]], axis=1), scales=given)
+    wrote = Answer(stored(replace(writing, scales=given[order]), "none"))
+    reading = to_read("fp8_e4m3")
+    reading = replace(reading, codes=np.resize(reading.codes, (4, 3, 64)), scales=given)
+    other = replace(reading, scales=given[order]).stored(CANONICAL)
+    read_as = Answer({"out": numbers(other, "fp8_e4m3", "none").astype(np.float32)})
+    call = to_attend("fp8_e4m3", "float32", {}, heads=3)
+    moved = {name: call.tensors[name][order] for name in ("k_scales", "v_scales")}
+    out = Answer({"out": attended(replace(call, tensors={**call.tensors, **moved}), "none")})
+    asked = (
+        (writing.call(CANONICAL), wrote, "KV-FMT-022"),
+        (reading.call(CANONICAL), read_as, "KV-FMT-022"),
+        (call, out, "KV-FMT-091"),
+    )
+    for question, answer, requirement in asked:
+        found = diagnose(question, answer, requirement, _claims("fp8_e4m3"))
+        assert [match.exhibit.name for match in found] == [exhibit]
+
+
+@pytest.mark.parametrize("name", ["fp8_e4m3", "fp8_e5m2"])
+def test_hints_speak_of_the_format_at_hand(name: str) -> None:
+    """What is said of shared exponents is not said of plain FP8, nor NaN of what became infinite."""
+    writing = to_write(name)
+    answer = Answer(stored(writing, "overflow"))
+    said = [m.sentence for m in diagnose(writing.call(CANONICAL), answer, "KV-FMT-003", _claims(name))]
+    became = "NaN" if name == "fp8_e4m3" else "infinite"
+    assert len(said) == 1
+    assert said[0].startswith(f"numbers past the largest became {became}")
+
+
 def test_unknown_fault_has_no_diagnosis() -> None:
     """Bytes that are wrong in a new way are not forced into an old one."""
     writing = to_write("fp8_e4m3")
@@ -174,6 +225,8 @@ def to_write(name: str) -> Writing:
     if kind.family == "mx":
         x[1, 0] = np.minimum(x[1, 0], np.float32(1)) * 0.1
         x[1, 0, 3], x[1, 0, 35] = np.nextafter(np.float32(8), np.float32(0)), 7.99
+    if name == "fp8_e5m2":
+        x[3, 0, 60:62] = 3e4, -1e5  # past the largest
     if kind.group == "given" and name != "int8":
         x[2, 1, 40:42] = np.nan, -np.nan
         x[:, 0, 20:24] = np.array([17.0, 19.0, 1.0625, -21.0], np.float32) * np.float32(0.375)  # ties
@@ -196,13 +249,13 @@ def to_read(name: str) -> Reading:
     return Reading(name, codes, "float32", scales)
 
 
-def to_attend(name: str, dtype: str, variant: dict[str, Any]) -> Call:
+def to_attend(name: str, dtype: str, variant: dict[str, Any], heads: int = 2) -> Call:
     """Return random codes over two requests of unequal length, a chunk of queries in one."""
     case = Case(
         verb="quantized_paged_attention",
         seq_lens=(37, 21),
         query_lens=(5, 1),
-        num_kv_heads=2,
+        num_kv_heads=heads,
         group=3,
         dtype=dtype,
         options={"format": name},
@@ -297,6 +350,8 @@ def scaled(writing: Writing, own: Array, at: tuple[int, int], fault: str) -> tup
         s = writing.scales[0 if fault == "first head" else head]
         if fault == "clamp first":
             own = np.clip(own, np.float32(-448), np.float32(448))
+        if fault == "multiply":
+            return s, own * s
         return s, own if fault == "no scale" else own * (one / s) if fault == "reciprocal" else own / s
     if kind.group == "token_head":
         if fault == "no abs":
@@ -368,7 +423,11 @@ def times(number: float, found: Quantized, name: str, at: tuple[int, int, int], 
             if fault == "no scale":
                 return number
             return float(x / s if fault == "divide" else x * s * s if fault == "twice" else x * s)
-        byte = int(found.scales[t, h, d // kind.size])
+        place = np.ravel_multi_index((t, h, d // kind.size), found.scales.shape)
+        step = (fault.endswith("after")) - (fault.endswith("before"))
+        if fault.startswith("group"):
+            step = (place + step) % found.scales.shape[2] - place % found.scales.shape[2]
+        byte = int(found.scales.reshape(-1)[(place + step) % found.scales.size])
         if kind.family == "mx":
             return float(x * power(byte, fault))
         assert found.global_scale is not None
@@ -393,6 +452,10 @@ def attended(call: Call, fault: str) -> Array:
     k, v = t["k_scales"], t["v_scales"]
     if fault == "swapped":
         k, v = v, k
+    elif fault == "one scale":
+        v = k
+    elif fault == "other scale":
+        k = v
     elif fault == "product":
         k = v = k * v
     elif fault == "squared":

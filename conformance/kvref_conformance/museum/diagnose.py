@@ -18,7 +18,7 @@ from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.museum import all_exhibits
 from kvref_conformance.museum.cut import CUT, cut_to, worst_request
 from kvref_conformance.museum.exhibit import Exhibit
-from kvref_conformance.museum.over_codes import CODECS, COST, OVER_CODES, matching
+from kvref_conformance.museum.over_codes import CODECS, COST, OVER_CODES, matching, of_its_kind
 from kvref_conformance.museum.trying import Tried, comparable, honest_kind, in_nats, prepared
 
 #: Verbs that share the attending exhibits beside their own.
@@ -105,7 +105,9 @@ def _candidates(call: Call, requirement: str) -> list[Exhibit]:
 
 
 def _asked_for(exhibit: Exhibit, call: Call) -> bool:
-    """Say whether a call has the arguments that an exhibit's fault is about."""
+    """Say whether a call has the arguments, and the kind of format, that an exhibit's fault is about."""
+    if not of_its_kind(exhibit, call):
+        return False
     given = {*call.tensors, *call.params}
     arguments = [a for verb in exhibit.verbs for a in VERBS[verb].arguments]
     needed = {

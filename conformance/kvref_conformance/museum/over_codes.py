@@ -18,6 +18,7 @@ from kvref_conformance.contracts import Answer, Call, Failed, positional_argumen
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.museum.exhibit import Exhibit
 from kvref_conformance.subjects.bitwise import Bitwise
+from kvref_conformance.subjects.bitwise.kinds import KINDS, Kind
 
 #: The verb whose calls are attention over codes.
 OVER_CODES = "quantized_paged_attention"
@@ -25,6 +26,9 @@ OVER_CODES = "quantized_paged_attention"
 CODECS = ("quantize_kv", "dequantize_kv")
 #: How many multiplications a codec takes for a number, about.
 COST = 200.0
+
+#: Topics whose exhibits are about some formats only.
+NARROW = ("formats_micro", "formats_integers")
 
 Same = Callable[[Array, Array], bool]
 
@@ -40,6 +44,26 @@ def matching(call: Call, answer: Answer, exhibits: Iterable[Exhibit], claims: Cl
         if found:
             return found
     return []
+
+
+def of_its_kind(exhibit: Exhibit, call: Call) -> bool:
+    """Say whether an exhibit speaks of what a call's format has.
+
+    Those of small groups and of integers name what other formats have not; the rest is said of any.
+    """
+    name = call.params.get("format")
+    if exhibit.topic not in NARROW or name not in KINDS:
+        return True
+    mine = KINDS[str(name)]
+    made_for = [KINDS[one] for one in exhibit.subject.claims.formats]
+    if _whole(mine):
+        return any(_whole(kind) for kind in made_for)
+    return any(mine.family == kind.family and not _whole(kind) for kind in made_for)
+
+
+def _whole(kind: Kind) -> bool:
+    """Say whether codes are integers."""
+    return "int" in kind.element
 
 
 def codec(kind: type[Any], claims: Claims) -> Any:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from kvref.arrays import Array
-from kvref_conformance.museum.beside_formats import ANY_WRITE, less
+from kvref_conformance.museum.beside_formats import ANY_WRITE, less, named
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.subjects.bitwise import Bitwise
 from kvref_conformance.subjects.bitwise.floats import FIELDS, INFINITE, Fields, bits_of, from_bits
@@ -72,8 +72,29 @@ class OverflowIsNaN(Bitwise):
     """
 
     def past_largest(self, element: str) -> int:
-        """Return the code after the largest number."""
-        return FIELDS[element].largest + 1
+        """Return the code after the largest number, where that is NaN."""
+        has_none = element in ("e5m2", "e2m1")
+        return super().past_largest(element) if has_none else FIELDS[element].largest + 1
+
+
+@exhibit(
+    as_if="numbers past the largest became infinite",
+    fault="F11 overflow",
+    breaks=("KV-FMT-003",),
+    may_also_break=named(9, 10, 20, 21, 22, 24, 73),
+    verbs=_WRITE,
+    formats=("fp8_e5m2",),
+)
+class OverflowIsInfinite(Bitwise):
+    """E5M2 has infinities, and a plain cast uses them.
+
+    A plant, of an answer that others declare. A cache that saturates loses a little of one number; after an
+    infinity the softmax of its row is NaN.
+    """
+
+    def past_largest(self, element: str) -> int:
+        """Return infinity, where there is one."""
+        return FIELDS[element].largest + 1 if element == "e5m2" else super().past_largest(element)
 
 
 @exhibit(

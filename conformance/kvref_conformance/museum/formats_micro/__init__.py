@@ -12,6 +12,12 @@ from kvref_conformance.museum.formats_micro.exponents import (
     ScaleByteShifted,
     ZeroGroupHasNaNScale,
 )
+from kvref_conformance.museum.formats_micro.neighbours import (
+    GroupScalesOnePlaceBack,
+    GroupScalesOnePlaceOn,
+    ScaleOfNextGroup,
+    ScaleOfPreviousGroup,
+)
 from kvref_conformance.museum.formats_micro.two_level import (
     FourNeverTried,
     GlobalScaleLeftOut,
@@ -36,6 +42,8 @@ __all__ = [
     "GlobalScaleTwice",
     "GroupScaleOverflows",
     "GroupScaleTiesGoUp",
+    "GroupScalesOnePlaceBack",
+    "GroupScalesOnePlaceOn",
     "GroupsCrossHeads",
     "InfinityMakesGroupNaN",
     "MaximumRoundedFirst",
@@ -44,6 +52,8 @@ __all__ = [
     "ScaleByteShifted",
     "ScaleBytesAsNumbers",
     "ScaleNotYetRounded",
+    "ScaleOfNextGroup",
+    "ScaleOfPreviousGroup",
     "SixLeftOut",
     "TinyGroupKeepsCodes",
     "ZeroGroupHasNaNScale",

@@ -1,0 +1,39 @@
+"""Faults of attention over codes: the wrong scales, the wrong slot's scales, and codes that are nobody's."""
+
+from kvref_conformance.museum.formats_attend.around import (
+    DeadCodesMultiplied,
+    SinksDroppedUnderFormats,
+    TurnsIgnored,
+    TurnsOverHeads,
+    WindowDroppedUnderFormats,
+)
+from kvref_conformance.museum.formats_attend.scales import (
+    KeyScalesForValues,
+    KeyScaleTwice,
+    KeysReadAsValues,
+    ScaleByPosition,
+    ScaleByQueryHead,
+    ScaleOfSlotBefore,
+    ScalesDropped,
+    ScalesMultiplied,
+    ScalesSwapped,
+    ValueScalesForKeys,
+)
+
+__all__ = [
+    "DeadCodesMultiplied",
+    "KeyScaleTwice",
+    "KeyScalesForValues",
+    "KeysReadAsValues",
+    "ScaleByPosition",
+    "ScaleByQueryHead",
+    "ScaleOfSlotBefore",
+    "ScalesDropped",
+    "ScalesMultiplied",
+    "ScalesSwapped",
+    "SinksDroppedUnderFormats",
+    "TurnsIgnored",
+    "TurnsOverHeads",
+    "ValueScalesForKeys",
+    "WindowDroppedUnderFormats",
+]
