@@ -113,14 +113,20 @@ class Path:
     def of(answers: Mapping[str, str]) -> "Path":
         """Return the path of some declared answers, canonical where nothing is declared.
 
-        Raises: FormatError if a decision or an answer has no such name.
+        A decision may be spelled as the choice that it is, with hyphens.
+        Raises: FormatError if a decision or an answer has no such name, or a decision is there twice.
         """
         if not isinstance(answers, Mapping):
             raise FormatError(f"answers = {answers!r:.80}, expected an object of decision and answer")
-        for name in answers:
-            if name not in PATHS:
+        spelled: dict[str, str] = {}
+        for name, answer in answers.items():
+            decision = str(name).replace("-", "_")
+            if decision not in PATHS:
                 raise FormatError(f"path holds {name!r:.80}, expected names among {', '.join(PATHS)}")
-        return Path(**answers)
+            if decision in spelled:
+                raise FormatError(f"path holds {decision!r} in two spellings, expected it once")
+            spelled[decision] = answer
+        return Path(**spelled)
 
 
 CANONICAL = Path()

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from kvref.cli import main
 from kvref.formats.format import FORMATS
 from kvref.formats.records import RECORDS
+from kvref_conformance.choices import CHOICES, Choice
 from kvref_conformance.museum import all_exhibits
 from kvref_conformance.requirements import load_requirements, spec_version
 
@@ -37,6 +38,33 @@ def test_spec_shows_one_requirement_with_its_checks_and_exhibits(name: str) -> N
     assert "window_holds_exactly_w_tokens" in [check["name"] for check in data["checks"]]
     assert data["exhibits"]
     assert data["text"] in kvref("spec", name).output
+
+
+@pytest.mark.parametrize("name", ["nvfp4-division", "nvfp4_division"])
+def test_spec_shows_a_choice_with_its_answers(name: str) -> None:
+    """By its name in either spelling: every answer, what each risks, and the requirements it opens."""
+    data = json.loads(kvref("spec", name, "--json").stdout)["choice"]
+    choice = CHOICES["nvfp4-division"]
+    assert (data["canonical"], data["alternatives"]) == ("divide", choice.alternatives)
+    assert {"id": "KV-FMT-040", "slug": "two-level-scale"} in data["requirements"]
+    shown = kvref("spec", name).output
+    for words in ("divide", "canonical", *choice.alternatives.values(), "KV-FMT-040 two-level-scale"):
+        assert words in shown
+
+
+def test_spec_shows_both_where_a_requirement_and_a_choice_have_one_name() -> None:
+    """`dead-slots` is a rule and the answer to how far it holds."""
+    data = json.loads(kvref("spec", "dead-slots", "--json").stdout)
+    assert data["slug"] == data["choice"]["name"] == "dead-slots"
+    shown = kvref("spec", "dead-slots").output
+    assert data["text"] in shown
+    assert CHOICES["dead-slots"].alternatives["any_finite"] in shown
+
+
+@pytest.mark.parametrize("choice", CHOICES.values(), ids=lambda choice: choice.name)
+def test_every_choice_opens_a_requirement(choice: Choice) -> None:
+    """Under its name `kvref spec` has somewhere to lead to."""
+    assert json.loads(kvref("spec", choice.name, "--json").stdout)["choice"]["requirements"]
 
 
 def test_museum_lists_every_exhibit_and_shows_one() -> None:

@@ -37,6 +37,16 @@ def test_example_cache_conforms_to_what_it_declares(examples: Path) -> None:
     assert declared.returncode == 0, declared.stdout + declared.stderr
 
 
+def test_example_of_what_a_format_costs(examples: Path) -> None:
+    """Every format is listed, and no error is past its bound, which the example asserts itself."""
+    done = run([sys.executable, "format_cost.py"], examples)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["fp8_e4m3_tensor", "mxfp8_e4m3", "nvfp4_tensor", "mxfp4"]
+    for row in rows:
+        assert 0 < 10 * float(row[3]) < float(row[2])
+
+
 def test_example_test_passes(examples: Path) -> None:
     """The test of the docs runs by itself under pytest."""
     command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(examples)]

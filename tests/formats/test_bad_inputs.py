@@ -64,6 +64,8 @@ def expect(call: Callable[[], Any], kind: type[KVError], said: str) -> None:
     (lambda: Path(fp8_nan=["signed"]), FormatError, "path.fp8_nan = ['signed'], expected one of signed"),
     (lambda: Path.of(None), FormatError, "answers = None, expected an object"),
     (lambda: Path.of(["fp8_nan"]), FormatError, "answers = ['fp8_nan'], expected an object"),
+    (lambda: Path.of({1: "signed"}), FormatError, "path holds 1, expected names among e4m3_overflow"),
+    (lambda: Path.of({"fp8-nan": "quiet", "fp8_nan": "quiet"}), FormatError, "'fp8_nan' in two spellings"),
 )
 def test_words_are_known_or_refused(call: Callable[[], Any], kind: type[KVError], said: str) -> None:
     """A word that is not looked at would pass for its default."""

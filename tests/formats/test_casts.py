@@ -245,6 +245,11 @@ def test_what_cannot_be_cast_is_refused() -> None:
         Path.of({"overflow": "nan"})
 
 
+def test_decisions_are_found_by_the_names_of_their_choices() -> None:
+    """What a subject declares with hyphens is the same path."""
+    assert Path.of({"e4m3-overflow": "nan"}) == Path.of({"e4m3_overflow": "nan"}) == Path(e4m3_overflow="nan")
+
+
 @pytest.mark.parametrize("element", FLOATS)
 def test_eight_bit_floats_are_inputs_too(element: str) -> None:
     """A number that is already in 8 bits is converted by its value, never by its byte."""
