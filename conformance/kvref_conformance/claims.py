@@ -201,6 +201,9 @@ def _check_formats(claims: Claims) -> None:
 def _check_choices(choices: Any) -> None:
     if not isinstance(choices, Mapping):
         raise ClaimError(f"claims.choices = {choices!r:.80}, expected an object of choice and answer")
+    for name in choices:
+        if name not in CHOICES and (hyphened := str(name).replace("_", "-")) in CHOICES:
+            raise ClaimError(f"claims.choices holds {name!r:.80}, write {hyphened}")
     _check_names("choices", tuple(choices), tuple(CHOICES))
     for name, answer in choices.items():
         _check_names(f"choices[{name!r}]", (answer,), (CHOICES[name].canonical, *CHOICES[name].alternatives))

@@ -41,6 +41,7 @@ from kvref_conformance.claims import MAX_BLOCK, ClaimError, Claims
         ({"choices": ["lse-base"]}, "claims.choices = ('lse-base',), expected an object"),
         ({"choices": {"lse-base": ["e"]}}, "expected one of e, 2"),
         ({"choices": {"lse-colour": "e"}}, "claims.choices holds 'lse-colour'"),
+        ({"choices": {"e4m3_overflow": "nan"}}, "holds 'e4m3_overflow', write e4m3-overflow"),
         ({"arithmetic": 5}, "claims.arithmetic = 5, expected an object"),
         ({"arithmetic": []}, "claims.arithmetic = (), expected an object"),
         ({"arithmetic": {"block": "x"}}, "claims.arithmetic: block = 'x'"),
