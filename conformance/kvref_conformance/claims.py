@@ -15,7 +15,7 @@ from kvref.formats.format import FORMATS
 from kvref.formats.paths import Path
 from kvref.storage.layouts import LAYOUTS
 from kvref_conformance.choices import CHOICES, FORMAT_CHOICES
-from kvref_conformance.formatted import fits
+from kvref_conformance.formatted import KV_HEADS, fits, is_split
 
 
 class ClaimError(ArgumentError):
@@ -188,14 +188,14 @@ def _check_extent(name: str, value: Any, least: int, step: int) -> None:
 def _check_formats(claims: Claims) -> None:
     """Check that something can be asked of every format: whole groups, or in MX their refusal."""
     path = Path(mx_span=claims.path().mx_span)
+    places = [(heads, width) for width in claims.head_dims for heads in KV_HEADS]
     for name in claims.formats:
-        places = [(heads, width) for width in claims.head_dims for heads in (1, 2, 4)]
-        if FORMATS[name].family != "mx" and not any(fits(name, path, *place) for place in places):
-            widths = ", ".join(map(str, claims.head_dims))
-            raise ClaimError(
-                f"claims.formats holds {name!r}, expected formats whose groups fill one of the claimed "
-                f"head_dims ({widths})"
-            )
+        if any(fits(name, path, *place) or is_split(FORMATS[name], *place) for place in places):
+            continue
+        raise ClaimError(
+            f"claims.formats holds {name!r}, expected formats whose groups fill one of the claimed head_dims "
+            f"({', '.join(map(str, claims.head_dims))}): of this one multiples of {FORMATS[name].size}"
+        )
 
 
 def _check_choices(choices: Any) -> None:

@@ -25,6 +25,10 @@ from kvref_conformance.contracts import Call, OutputSpec
 SCALES = ("scales", "zeros", "global_scale")
 
 
+#: Numbers of kv heads, in the order in which they are tried: groups may fill two heads and not three.
+KV_HEADS = (3, 2)
+
+
 @dataclass(frozen=True)
 class Writing:
     """Numbers to be quantised."""
@@ -167,6 +171,11 @@ def fits(name: str, path: Path, heads: int, head_dim: int) -> bool:
     except KVError:
         return False
     return True
+
+
+def is_split(kind: Format, heads: int, head_dim: int) -> bool:
+    """Say whether groups fill so many heads together, and none of them alone: to be refused, or flattened."""
+    return kind.family == "mx" and head_dim % kind.size != 0 and heads * head_dim % kind.size == 0
 
 
 def ordinary(shape: tuple[int, ...]) -> Array:

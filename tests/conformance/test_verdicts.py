@@ -23,6 +23,7 @@ from kvref_conformance.runner.verdict import (
     exit_code,
     judge,
 )
+from kvref_conformance.subjects.bitwise import Bitwise
 from kvref_conformance.subjects.tiled import Tiled
 
 QUIET = Settings(smallest=False)
@@ -89,6 +90,11 @@ def test_a_broken_should_is_reported_and_decides_nothing() -> None:
 
 def test_a_claim_that_nothing_ran_for_is_not_conformant() -> None:
     """Silence is no evidence."""
+    verdict = judge("write_kv", True, [], 0.0, ["its cases are of prepare"])
+    assert (verdict.verdict, verdict.reason) == (
+        "not conformant",
+        "no check ran for it: its cases are of prepare",
+    )
     assert judge("write_kv", True, [], 0.0).verdict == "not conformant"
     assert judge("write_kv", False, [], 0.0).verdict == "not claimed"
 
@@ -112,6 +118,34 @@ def test_the_exit_code_is_zero_only_if_every_failure_is_listed(
 ) -> None:
     """A script sees the exit code and nothing else."""
     assert exit_code(made, asked) == code
+
+
+def test_what_was_not_asked_is_no_known_failure() -> None:
+    """A file of known failures explains what failed, and not what was claimed and never asked."""
+    results = [result(failed=1)]
+    area = judge("write_kv", True, results, 1.0, ["claims.dtypes holds float64: not asked"])
+    assert area.verdict == "not conformant"
+    assert area.reason.endswith("KV-ATTN-050; claims.dtypes holds float64: not asked")
+    made = report(*results, known=(known("fails"),))
+    assert exit_code(made, ["write_kv"]) == CONFORMANT
+    assert exit_code(replace(made, areas=(area,)), ["write_kv"]) == NOT_CONFORMANT
+
+
+class Believed(Bitwise):
+    """Claims a dtype that no format is read into."""
+
+    claims = replace(Bitwise.claims, features=(), formats=("int8",), dtypes=("float32", "float64"))
+    quantize_kv = quantized_paged_attention = None
+
+
+def test_a_claim_that_is_never_asked_is_not_conformant() -> None:
+    """Every case passes, and of one claim nothing is known (KV-CONF-003)."""
+    made = run_suite(InProcessHost(Believed), settings=QUIET)
+    (area,) = [area for area in made.areas if area.verdict != "not claimed"]
+    assert (area.verdict, area.failed) == ("not conformant", 0)
+    assert area.cases
+    assert area.reason.startswith("claims.dtypes holds float64: dequantize_kv is not asked in it, expected")
+    assert exit_code(made, [area.area]) == NOT_CONFORMANT
 
 
 def test_a_known_failure_leaves_the_verdict_as_it_is() -> None:

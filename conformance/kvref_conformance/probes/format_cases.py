@@ -11,14 +11,13 @@ from kvref.formats.format import FORMATS, Format
 from kvref.formats.paths import Path
 from kvref_conformance.cases import FIRST, Case, Level
 from kvref_conformance.claims import ALL_DTYPES, Claims
-from kvref_conformance.formatted import Reading, Writing, fits
+from kvref_conformance.formatted import KV_HEADS, Reading, Writing, fits
 from kvref_conformance.trial import Trial
 
 #: Makes a whole input from a case's format, dtype, heads, width and seed.
 Build = Callable[[Case, Path], Writing] | Callable[[Case, Path], Reading]
 Lattice = Callable[[Claims, str, Level], list[Case]]
-#: Numbers of kv heads, in the order in which they are tried: groups may fill two heads and not three.
-HEADS = (3, 2)
+HEADS = KV_HEADS
 
 
 def kind_of(case: Case) -> Format:

@@ -11,7 +11,7 @@ from kvref.formats.format import FORMATS, Format
 from kvref.formats.paths import Path
 from kvref_conformance.cases import Case, Level
 from kvref_conformance.claims import ALL_DTYPES, Claims
-from kvref_conformance.formatted import Reading, Writing, givens
+from kvref_conformance.formatted import Reading, Writing, givens, is_split
 from kvref_conformance.probes import codes, numbers
 from kvref_conformance.probes.carriers import Geometry, anchors, filled, in_groups, with_anchors
 from kvref_conformance.probes.format_cases import HEADS, format_case, kind_of, with_tokens
@@ -123,8 +123,8 @@ def split_cases(claims: Claims, verb: str, level: Level) -> list[Case]:
         kind = FORMATS[name]
         if not is_mx(kind) or path.scale_axis == "tokens":
             continue
-        places = [(d, n) for d in claims.head_dims for n in HEADS if d % kind.size and n * d % kind.size == 0]
-        for head_dim, heads in places[:1]:
+        split = {d: n for d in claims.head_dims for n in HEADS[::-1] if is_split(kind, n, d)}
+        for head_dim, heads in split.items():
             for dtype in dtypes[:1] if level == "quick" else dtypes:
                 found.append(with_tokens(format_case(verb, name, dtype, heads, head_dim, seed=i), 6))
     return found

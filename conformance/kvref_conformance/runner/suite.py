@@ -25,6 +25,7 @@ from kvref_conformance.runner.evaluate import Evidence, evaluate, plan
 from kvref_conformance.runner.failures import Examiner
 from kvref_conformance.runner.known_failures import KnownFailure, settle
 from kvref_conformance.runner.survey import Survey, survey
+from kvref_conformance.runner.unasked import unasked
 from kvref_conformance.runner.verdict import claimed_share, deviations, judge
 
 Progress = Callable[[Evidence], None]
@@ -112,7 +113,8 @@ def conclude(
     """Turn evidence into the report: make failures small, judge the areas, settle the known failures."""
     spec = load_requirements()
     oracle = Oracle(settings.claims(declared))
-    rings = {check.name: check.ring for check in all_checks()}
+    checks = {check.name: check for check in all_checks()}
+    rings = {name: check.ring for name, check in checks.items()}
     examiner = Examiner(host, hello, oracle, settings.smallest, settings.finds, settings.replay_command)
     results = [_result(group, spec, rings, examiner) for group in _grouped(evidence, spec)]
     wanted = settings.areas or tuple(VERBS)
@@ -122,6 +124,14 @@ def conclude(
             verb in hello.verbs,
             [r for r in results if r.area == verb],
             claimed_share(verb, declared) if verb in hello.verbs else 0.0,
+            unasked(
+                verb,
+                hello.verbs,
+                oracle.claims,
+                [(checks[item.check], item.case) for item in evidence if item.case.verb == verb],
+            )
+            if verb in hello.verbs
+            else (),
         )
         for verb in VERBS
         if verb in wanted

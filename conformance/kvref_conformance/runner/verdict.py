@@ -1,9 +1,9 @@
 """Verdicts: conformant, not conformant or not claimed, for each verb; and the exit code that follows.
 
-An area is one verb. It is conformant if every MUST in force passed at every claimed case; a claim that
-nothing was run for is not conformant either, because silence is no evidence.
+An area is one verb. It is conformant if every MUST in force passed at every claimed case, and all that is
+claimed was asked: a claim that nothing was run for is not conformant, because silence is no evidence.
 
-Realises: KV-CONF-006 honest-verdicts, KV-CONF-005 minimum-domain.
+Realises: KV-CONF-003 claims-are-checked, KV-CONF-006 honest-verdicts, KV-CONF-005 minimum-domain.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,16 +39,19 @@ _WHOLE_DOMAIN = {
 }
 
 
-def judge(area: str, claimed: bool, results: Sequence[RequirementResult], share: float) -> AreaResult:
-    """Return the verdict on one verb from its requirements' results."""
+def judge(
+    area: str,
+    claimed: bool,
+    results: Sequence[RequirementResult],
+    share: float,
+    unasked: Sequence[str] = (),
+) -> AreaResult:
+    """Return the verdict on one verb from its requirements' results, and what it claims and was not asked."""
     if not claimed:
         return AreaResult(area=area, verdict="not claimed", reason="")
-    broken = [r for r in results if r.status == "fail" and r.level == "MUST"]
-    if broken:
-        names = ", ".join(r.requirement for r in broken[:4]) + (" and more" if len(broken) > 4 else "")
-        reason = f"{len(broken)} of {len(results)} requirements fail: {names}"
-    else:
-        reason = "" if results else "no check ran for it"
+    reason = "; ".join([*_failing(results), *unasked])
+    if not results:
+        reason = ": ".join(["no check ran for it", *([reason] if reason else [])])
     return AreaResult(
         area=area,
         verdict="not conformant" if reason else "conformant",
@@ -60,6 +63,15 @@ def judge(area: str, claimed: bool, results: Sequence[RequirementResult], share:
         margin=max((r.margin for r in results), default=0.0),
         unbounded=sum(r.unbounded for r in results),
     )
+
+
+def _failing(results: Sequence[RequirementResult]) -> list[str]:
+    """Say which mandatory requirements fail, if any do."""
+    broken = [r for r in results if r.status == "fail" and r.level == "MUST"]
+    if not broken:
+        return []
+    names = ", ".join(r.requirement for r in broken[:4]) + (" and more" if len(broken) > 4 else "")
+    return [f"{len(broken)} of {len(results)} requirements fail: {names}"]
 
 
 def claimed_share(verb: str, claims: Claims) -> float:
@@ -96,8 +108,9 @@ def exit_code(report: Report, asked: Iterable[str]) -> int:
     verdicts = {area.area: area for area in report.areas}
     for name in asked:
         area = verdicts[name]
-        if area.verdict == "not claimed" or (area.verdict == "not conformant" and not area.failed):
-            return NOT_CONFORMANT
+        failing = _failing([r for r in report.requirements if r.area == name])
+        if area.verdict == "not claimed" or area.reason != "".join(failing):
+            return NOT_CONFORMANT  # for more than its failures: something claimed was not asked
     unexplained = [
         r for r in report.failures if r.level == "MUST" and r.requirement not in known and r.area in verdicts
     ]
