@@ -7,12 +7,16 @@ format has lost is on neither side.
 
 from dataclasses import replace
 
+import numpy as np
+
 from kvref.arrays import Array
+from kvref.attention.arithmetic import Format as Rounding
 from kvref.formats.format import FORMATS, Format
 from kvref_conformance.cases import Case, Level
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import ALL_DTYPES, Claims
 from kvref_conformance.code_problems import FINITE, NOT_A_NUMBER, present_codes
+from kvref_conformance.oracle import Oracle
 from kvref_conformance.probes.code_caches import code_needles, even_pairs, random_codes
 from kvref_conformance.probes.code_cases import coded, coded_cases
 from kvref_conformance.probes.needles import hunt_near
@@ -54,6 +58,21 @@ def keys_are_rounded_as_declared(trial: Trial) -> None:
     """Two tokens whose scores are equal as long as no key is rounded to the dtype of q."""
     problem = even_pairs(trial.case, trial.claims.path())
     trial.expect_attention(problem, _ask(trial, problem))
+
+
+@check("KV-FMT-090", ring="numeric", verbs=VERB, cases=_pairs)
+def values_are_rounded_as_declared(trial: Trial) -> None:
+    """Equal keys, and values that nearly cancel: rounded to the dtype of q they leave something else.
+
+    Equal keys have equal weights, however these are rounded, and so one relative error.
+    """
+    claims = trial.claims
+    problem = even_pairs(trial.case, claims.path(), alike=True)
+    wide = replace(claims.arithmetic, probabilities="float32")
+    expected = Oracle(replace(claims, arithmetic=wide)).attention(problem)
+    slack = 2 * Rounding.of(problem.dtype).roundoff * np.abs(expected.out)
+    result = _ask(trial, problem)
+    trial.expect_within("out", result, result.out, expected.out, expected.out_bound + slack)
 
 
 @check("KV-FMT-091", verbs=VERB, cases=coded(1))

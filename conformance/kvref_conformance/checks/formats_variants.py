@@ -1,4 +1,4 @@
-"""Checks of variants over codes: whatever a caller may ask of attention is asked where the cache is quantised.
+"""Checks of variants over codes: whatever may be asked of attention is asked where the cache is quantised.
 
 Kernels for quantised caches are others than the plain ones, and what one of them forgot is right everywhere
 else. Each claimed variant is asked of each format, over short contexts; every two claimed ones together.
@@ -89,9 +89,11 @@ def _pairs(claims: Claims, verb: str, level: Level) -> list[Case]:
 def _far(claims: Claims, verb: str, level: Level) -> list[Case]:
     """One small case: its memory is almost all untouched."""
     size = min(claims.block_sizes, key=lambda b: abs(b - 16))
-    own = replace(claims, block_sizes=(size,), head_dims=claims.head_dims)
-    small = {"seq_lens": (size + 1, 3), "query_lens": (1, 1), "num_kv_heads": 2, "group": 3}
-    return [replace(case, **small) for case in coded(15)(own, verb, "quick")[:1]]
+    own = replace(claims, block_sizes=(size,))
+    return [
+        replace(case, seq_lens=(size + 1, 3), query_lens=(1, 1), num_kv_heads=2, group=3)
+        for case in coded(15)(own, verb, "quick")[:1]
+    ]
 
 
 @check("KV-FMT-094", ring="numeric", verbs=VERB, features=("window",), cases=coded(5, vary=_windows))

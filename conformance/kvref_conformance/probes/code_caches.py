@@ -14,7 +14,7 @@ import numpy as np
 
 from kvref.arrays import Array
 from kvref.formats.casts import encode
-from kvref.formats.format import FORMATS, Format, Quantized
+from kvref.formats.format import Format, Quantized
 from kvref.formats.paths import Path
 from kvref.formats.scaled import dequantize, quantize
 from kvref_conformance.cases import Case
@@ -107,26 +107,32 @@ def _apart(heads: int) -> Array:
     return np.asarray(0.5 + (np.arange(heads) * 5 % 13) * 0.17)
 
 
-def even_pairs(case: Case, path: Path) -> Problem:
+def even_pairs(case: Case, path: Path, alike: bool = False) -> Problem:
     """Return contexts of two tokens whose exact scores are equal, and are not once keys are rounded.
 
-    The first has 3 scales in 8 channels, the second 4 scales in 6; scores are far from zero.
+    The first has 3 scales in 8 channels, the second 4 scales in 6; scores are far from zero. `alike`: all
+    keys are the same, and values nearly cancel, so that they leave something else once they are rounded.
     """
     kind = kind_of(case)
     reading = codes.template(case, path, sum(case.seq_lens))
     three, four = (_code_of(number, kind) for number in (3.0, 4.0))
     keys = np.zeros_like(reading.codes)
     keys[::2, :, :8], keys[1::2, :, :6] = three, four
-    values = np.where(np.arange(len(keys)) % 2, three, four)[:, None, None].astype(np.uint8)
+    other = three
+    if alike:
+        keys[1::2], other = keys[::2], _code_of(-3.75 if kind.element == "e4m3fn" else -3.0, kind)
+    values = np.where(np.arange(len(keys)) % 2, other, four)[:, None, None].astype(np.uint8)
+    scales = (UNEVEN[0], UNEVEN[1] if alike else POWERS[1])
     parts = []
-    for plain, scale in ((keys, UNEVEN[0]), (np.broadcast_to(values, keys.shape).copy(), POWERS[1])):
+    for plain, scale in zip((keys, np.broadcast_to(values, keys.shape).copy()), scales, strict=True):
         name = "scales" if kind.group == "given" else "global_scale"
         operand = 1 / scale if name == "global_scale" and path.nvfp4_operand == "encode" else scale
         given = np.full(1, operand, np.float32)
         own = replace(reading, codes=plain)
         own = replace(own, scales=given) if name == "scales" else replace(own, global_scale=given)
         parts.append(own.stored(replace(path, scale_layout="linear")))
-    q = cast(np.full((case.num_tokens, case.num_q_heads, case.head_dim), 64.0), case.dtype)
+    size = 0.125 if alike else 64.0
+    q = cast(np.full((case.num_tokens, case.num_q_heads, case.head_dim), size), case.dtype)
     return over_codes(case, q, (parts[0], parts[1]), path, {"scale": SCALE})
 
 

@@ -38,18 +38,18 @@ def coded(
 
     Quick: one point a format, more where fewer formats are claimed. Full: as many as it takes for all turns
     to visit each group, width and block size of each format together. Exhaustive: each dtype, width and block
-    size, the groups in turn. `vary` makes the cases of a point.
+    size, all groups in turn. `vary` makes the cases of a point.
     """
 
     def cases(claims: Claims, verb: str, level: Level) -> list[Case]:
         path = claims.path()
         names = [] if path.scale_axis == "tokens" else [n for n in claims.formats if attends(FORMATS[n])]
-        found = []
+        found: list[Case] = []
         for i, name in enumerate(names):
             domain = _domain(FORMATS[name], claims, path)
             if not all(domain) or not only(FORMATS[name]):
                 continue
-            own = replace(claims, head_dims=domain[0], block_sizes=domain[1])
+            own = replace(claims, formats=(name,), head_dims=domain[0], block_sizes=domain[1])
             for point in _points(own, verb, level, turn, i, len(names)):
                 case = point.with_options(format=name)
                 if not fits(name, path, case.num_kv_heads, case.head_dim):
@@ -66,27 +66,31 @@ coded_cases = coded(0)
 
 def _domain(kind: Format, claims: Claims, path: Path) -> Domain:
     """Return the claimed widths and block sizes that a cache of a format can have."""
-    by_fours = path.v_scale_layout == "interleaved" and kind.group == "channels" and kind.family != "ggml"
     widths = tuple(width for width in claims.head_dims if holds(kind, path, width))
-    return widths, tuple(size for size in claims.block_sizes if not (by_fours and size % 4))
+    return widths, tuple(size for size in claims.block_sizes if not (_by_fours(kind, path) and size % 4))
+
+
+def _by_fours(kind: Format, path: Path) -> bool:
+    """Say whether the scales of values take turns by four tokens."""
+    return path.v_scale_layout == "interleaved" and kind.group == "channels" and kind.family != "ggml"
 
 
 def holds(kind: Format, path: Path, width: int) -> bool:
     """Say whether a cache of a format can have a width."""
-    by_fours = path.v_scale_layout == "interleaved" and kind.group == "channels" and kind.family != "ggml"
     whole = any(fits(kind.name, path, heads, width) for heads in (1, 2))
-    return whole and not (by_fours and width // kind.size % 4)
+    return whole and not (_by_fours(kind, path) and width // kind.size % 4)
 
 
 def _points(claims: Claims, verb: str, level: Level, turn: int, at: int, formats: int) -> list[Case]:
     """Return the points of a turn in the format at a place among others."""
     if level == "exhaustive":
         every = lattice(claims, verb, level)
-        combinations_ = len(claims.dtypes) * len(claims.head_dims) * len(claims.block_sizes)
-        groups = len(every) // combinations_
-        return [every[i % groups * combinations_ + i] for i in range(combinations_)]
-    axes = MINIMUM_GROUPS, claims.dtypes, claims.head_dims, claims.block_sizes
-    lengths = tuple(len(axis) for axis in axes)
+        places = len(claims.dtypes) * len(claims.head_dims) * len(claims.block_sizes)
+        groups = len(every) // places
+        count = max(places, len(MINIMUM_GROUPS))
+        return [every[(n + turn) % groups * places + n % places] for n in range(count)]
+    dtypes, widths, sizes = claims.dtypes, claims.head_dims, claims.block_sizes
+    lengths = len(MINIMUM_GROUPS), len(dtypes), len(widths), len(sizes)
     if level == "quick":
         order, share = pairs_first(lengths), -(-max(lengths) // formats)
     else:
@@ -94,9 +98,8 @@ def _points(claims: Claims, verb: str, level: Level, turn: int, at: int, formats
         share = max(max(lengths), -(-len(order) // _TURNS))
     found = []
     for n in range(turn * share, (turn + 1) * share):
-        row = order[n % len(order)]
-        group, dtype, width, size = (axis[(i + at) % len(axis)] for axis, i in zip(axes, row, strict=True))
-        found.append(_case(claims, verb, (int(group), str(dtype), int(width), int(size)), n + at))
+        g, d, w, b = ((i + at) % length for i, length in zip(order[n % len(order)], lengths, strict=True))
+        found.append(_case(claims, verb, (MINIMUM_GROUPS[g], dtypes[d], widths[w], sizes[b]), n + at))
     return found
 
 

@@ -57,7 +57,10 @@ class Sheet:
         """Return what one share is, of keys (0) or values: the same within a group, else by turns."""
         if self.kind.group == "given":
             return np.broadcast_to(given_scales(POWERS[side], self.shape[1])[:, None], self.shape)
-        powers = np.arange(self.tokens * self.geometry.whole) * 7 + 3 * side
+        token, place = np.divmod(np.arange(self.tokens * self.geometry.whole), self.geometry.whole)
+        head, group = np.divmod(place, max(self.geometry.whole // self.geometry.heads, 1))
+        # of many heads, and of tokens four apart, some differ as well
+        powers = 7 * group + 3 * head + head // 4 + 5 * token + token // 4 + 3 * side
         if self.kind.group == "tensor":
             powers = np.full_like(powers, side)
         groups = np.exp2(powers % 4 - 2.0 + _level(self.kind))[:, None]
