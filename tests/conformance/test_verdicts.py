@@ -24,6 +24,7 @@ from kvref_conformance.runner.verdict import (
     judge,
 )
 from kvref_conformance.subjects.bitwise import Bitwise
+from kvref_conformance.subjects.reference import Reference
 from kvref_conformance.subjects.tiled import Tiled
 
 QUIET = Settings(smallest=False)
@@ -146,6 +147,22 @@ def test_a_claim_that_is_never_asked_is_not_conformant() -> None:
     assert area.cases
     assert area.reason.startswith("claims.dtypes holds float64: dequantize_kv is not asked in it, expected")
     assert exit_code(made, [area.area]) == NOT_CONFORMANT
+
+
+class Double(Reference):
+    """Attends over codes, with queries in float64."""
+
+    claims = replace(Reference.claims, features=(), formats=("fp8_e4m3", "nvfp4"), dtypes=("float64",))
+    for _verb in VERBS:
+        if _verb != "quantized_paged_attention":
+            locals()[_verb] = None
+
+
+def test_attention_over_codes_is_asked_in_float64() -> None:
+    """Numbers are not stored from it, but queries may have it; every probe is made for it too."""
+    made = run_suite(InProcessHost(Double), settings=QUIET)
+    (area,) = [area for area in made.areas if area.verdict != "not claimed"]
+    assert (area.verdict, area.reason) == ("conformant", "")
 
 
 def test_a_known_failure_leaves_the_verdict_as_it_is() -> None:

@@ -31,7 +31,7 @@ from kvref_conformance.problems import Problem, cast
 SIZES = (1e4, 3.1e-6, 1.0, 0.37, 131072.0, 2.9e-4, 17.3, 1e-6)
 MILD = (1.0, 0.37, 5.3, 0.0117, 2.9, 0.171)
 #: Powers of two that a scale byte may be, for keys and for any in float16: queries make up for them.
-REACH = {"float32": 30, "bfloat16": 30, "float16": 7}
+REACH = {"float64": 30, "float32": 30, "bfloat16": 30, "float16": 7}
 SCALE = 0.3125
 #: Codes of as many tokens are laid out before they come again.
 _TOKENS = 4
