@@ -27,6 +27,9 @@ _TOPIC_TITLES = {
     "formats_integers": "Integers, and ggml's records",
     "formats_bytes": "Bytes and their places",
     "formats_attend": "Attention over codes",
+    "formats_contexts": "Long contexts and many heads over codes",
+    "formats_readout": "Codes read by attention",
+    "formats_variants": "Variants over codes",
     "calls": "Manners",
     "drawn": "Drawn at random",
 }

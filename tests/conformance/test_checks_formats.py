@@ -28,7 +28,7 @@ from kvref_conformance.subjects.reference import Reference
 Failing = Callable[..., list[Evidence]]
 TOPICS = (
     *("formats_elements", "formats_scales", "formats_micro", "formats_integers", "formats_bytes"),
-    *("formats_attend", "formats_variants"),
+    *("formats_attend", "formats_contexts", "formats_readout", "formats_variants"),
 )
 
 

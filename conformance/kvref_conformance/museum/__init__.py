@@ -13,7 +13,8 @@ TOPICS = (
     *("dense", "paged", "dead_slots", "strides", "masks", "spans", "merge", "logits"),
     *("writes", "mla", "sparse", "rope", "layouts", "calls"),
     *("formats_elements", "formats_scales", "formats_micro"),
-    *("formats_integers", "formats_bytes", "formats_attend"),
+    *("formats_integers", "formats_bytes"),
+    *("formats_attend", "formats_contexts", "formats_readout", "formats_variants"),
 )
 
 

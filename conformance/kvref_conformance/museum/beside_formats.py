@@ -19,7 +19,7 @@ AFFINE_WRITE = (*ANY_WRITE, *named(*range(50, 56), 70))
 #: All requirements on codes that are packed, and on what is read from them.
 PACKED = (*ANY_WRITE, *ANY_READ, *named(*range(30, 39), *range(40, 46), *range(50, 56)))
 #: What hardly any attention over codes satisfies that reads other numbers than the codes stand for.
-ANY_ATTENTION = named(71, 90, 91, 92, 93, 94)
+ANY_ATTENTION = named(20, 22, 37, 71, 90, 91, 92, 93, 94)
 
 
 def less(names: tuple[str, ...], *broken: str) -> tuple[str, ...]:

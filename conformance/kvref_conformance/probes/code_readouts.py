@@ -74,7 +74,8 @@ def values_read_out(case: Case, path: Path) -> Problem:
 def _held(x: Array, dtype: str) -> Array:
     """Say which numbers a dtype holds, none of them below its least normal one; NaN counts as held."""
     least = 2.0**-14 if dtype == "float16" else 2.0**-126
-    same = cast(x, dtype).astype(np.float64) == x
+    with np.errstate(over="ignore"):
+        same = cast(x, dtype).astype(np.float64) == x
     return np.asarray(np.isnan(x) | same & ((x == 0) | (np.abs(x) >= least)))
 
 

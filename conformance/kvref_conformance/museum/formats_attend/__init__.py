@@ -2,10 +2,8 @@
 
 from kvref_conformance.museum.formats_attend.around import (
     DeadCodesMultiplied,
-    SinksDroppedUnderFormats,
     TurnsIgnored,
     TurnsOverHeads,
-    WindowDroppedUnderFormats,
 )
 from kvref_conformance.museum.formats_attend.scales import (
     KeyScalesForValues,
@@ -31,9 +29,7 @@ __all__ = [
     "ScalesDropped",
     "ScalesMultiplied",
     "ScalesSwapped",
-    "SinksDroppedUnderFormats",
     "TurnsIgnored",
     "TurnsOverHeads",
     "ValueScalesForKeys",
-    "WindowDroppedUnderFormats",
 ]

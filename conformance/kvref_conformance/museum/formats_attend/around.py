@@ -1,6 +1,4 @@
-"""Faults around attention over codes: the order of scales, dead codes, and variants that were left out."""
-
-from typing import Any
+"""Faults around attention over codes: the order of scales, and dead codes."""
 
 import numpy as np
 
@@ -97,43 +95,3 @@ class DeadCodesMultiplied(Bitwise):
     def kernel(self) -> Tiled:
         """Return a kernel that reads whole tiles."""
         return _Multiplies()
-
-
-@exhibit(
-    as_if="the sinks were left out where the cache is quantised",
-    fault="F21 one path only",
-    seen_in=("kekzl/imp#1345", "NVIDIA/cudnn-frontend#636"),
-    breaks=("KV-FMT-094",),
-    verbs=_ATTEND,
-    features=("prefill", "sinks"),
-    formats=_GIVEN,
-)
-class SinksDroppedUnderFormats(Bitwise):
-    """Each cache dtype has a kernel of its own, and the sinks reached one of them.
-
-    The launchers for quantised caches took a number of sinks and no pointer to them. A model with learned
-    sinks used up its tokens and answered nothing.
-    """
-
-    def quantized_paged_attention(self, *tensors: Array, sinks: Array | None = None, **options: Any) -> Any:
-        """Attend without sinks."""
-        return super().quantized_paged_attention(*tensors, **options)
-
-
-@exhibit(
-    as_if="the window was left out where the cache is quantised",
-    fault="F21 one path only",
-    breaks=("KV-FMT-094",),
-    verbs=_ATTEND,
-    features=("prefill", "window"),
-    formats=_GIVEN,
-)
-class WindowDroppedUnderFormats(Bitwise):
-    """The quantised kernel reads the whole context.
-
-    A plant, of the exhibit before for another argument.
-    """
-
-    def quantized_paged_attention(self, *tensors: Array, window: int | None = None, **options: Any) -> Any:
-        """Attend without a window."""
-        return super().quantized_paged_attention(*tensors, **options)
