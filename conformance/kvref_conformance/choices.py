@@ -166,7 +166,7 @@ _HAZARDS: dict[str, dict[str, str]] = {
         "one": "a group of zeros has the scale 1, and a tiny group one of 2^-9: the bytes differ by writer",
     },
     "nvfp4_tiny_group": {
-        "signed_zero": "codes of −0 lie under a scale of zero, where others have 0: the bytes differ by writer",
+        "signed_zero": "codes of −0 lie under a scale of zero, others have 0: the bytes differ by writer",
         "largest": "codes of ±6 lie under a scale of zero: whoever replaces that scale reads large numbers",
     },
     "nvfp4_nan_group": {
