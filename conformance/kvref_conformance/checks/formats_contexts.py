@@ -60,8 +60,8 @@ def _tiles(claims: Claims, verb: str, level: Level) -> list[Case]:
 
 def _prompts(claims: Claims, verb: str, level: Level) -> list[Case]:
     """A prompt of several tiles of queries, and one after a context, in two formats; beyond quick in each."""
-    cases = coded(17)(claims, verb, level)
-    some = cases[:: max(len(cases) // 2, 1)][:2] if level == "quick" else cases
+    each = list({case.option("format"): case for case in coded(17)(claims, verb, level)}.values())
+    some = each[:: max(len(each) // 2, 1)][:2] if level == "quick" else each
     return [replace(case, seq_lens=(150, 7, 170), query_lens=(150, 2, 131), num_kv_heads=1) for case in some]
 
 

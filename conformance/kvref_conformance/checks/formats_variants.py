@@ -77,12 +77,12 @@ def _pairs(claims: Claims, verb: str, level: Level) -> list[Case]:
     points = coded(14)(claims, verb, "quick" if level == "quick" else "full")
     names = [VARIANTS[feature][0] for feature in VARIANTS if feature in claims.features]
     pairs = list(combinations([name for name in names if name != WIDTH], 2))
-    if level == "quick":
-        points = [points[i % len(points)] for i in range(len(pairs))] if points else []
+    formats = list(dict.fromkeys(str(point.option("format")) for point in points))
+    own = {name: [point for point in points if point.option("format") == name] for name in formats}
     return [
-        _short(point).with_options(**{name: SETTINGS[name][0] for name in pairs[i % len(pairs)]})
-        for i, point in enumerate(points)
-        if pairs
+        _short(own[name][i % len(own[name])]).with_options(**{part: SETTINGS[part][0] for part in pair})
+        for i, pair in enumerate(pairs)
+        for name in ([formats[i % len(formats)]] if level == "quick" and formats else formats)
     ]
 
 
