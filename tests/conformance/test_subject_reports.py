@@ -47,3 +47,12 @@ def test_page_holds_command_and_every_failure(path: Path) -> None:
     for deviation in report.deviations:
         said = re.search(rf"`{name}`[^#]*?`{deviation.choice}`[^#]*?`{deviation.declared}`", TEXT)
         assert said or f"`{deviation.choice}` is `{deviation.declared}`" in TEXT
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: str(path.stem))
+def test_table_says_the_verdict(path: Path) -> None:
+    """The last column counts the requirements that fail, whatever areas they fail in."""
+    row = next(line for line in README.splitlines() if line.startswith(f"| [{path.stem}]("))
+    count = len({failure.requirement for failure in load(path).failures})
+    words = {0: "conformant", 1: "1 requirement fails"}.get(count, f"{count} requirements fail")
+    assert row.endswith(f" {words} |")

@@ -102,8 +102,8 @@ def _attend(
     attributes: dict[str, Any] = {"scale": scale, "causal": int(causal), "kv_cache_bit_width": 8}
     attributes |= {} if window is None else {"local_window_size": window}
     attributes |= {} if softcap is None else {"softcap": softcap}
-    for which, own in zip("kv", scales, strict=True):
-        attributes[f"{which}_quant_type"] = "PER_TENSOR" if len(own) == 1 else "PER_CHANNEL"
+    whole = all(len(own) == 1 for own in scales)  # keys and values must be of one kind
+    attributes |= dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_TENSOR" if whole else "PER_CHANNEL")
     heads = q.shape[1], new[0].shape[1]
     session = _session(*heads, tuple(attributes.items()), sinks is not None)
     binding = session.io_binding()
@@ -114,7 +114,8 @@ def _attend(
     if sinks is not None:
         binding.bind_cpu_input("head_sink", sinks.astype(q.dtype))
     for which, own in zip("kv", scales, strict=True):
-        binding.bind_cpu_input(f"{which}_scale", own if len(own) == 1 else own.repeat(q.shape[2]))
+        spread = own if whole else np.resize(own, heads[1]).repeat(q.shape[2])
+        binding.bind_cpu_input(f"{which}_scale", spread)
     binding.bind_output("output")
     for which, buffer in zip(("key", "value"), buffers, strict=True):
         shared = onnxruntime.OrtValue.ortvalue_from_numpy(buffer)
