@@ -176,6 +176,8 @@ def _codes(groups: Array, amax: Array, s: Array, both: _Global, path: Path, ulps
         own = ~np.isnan(groups)
         numbers[np.isnan(numbers) & own] = np.nan  # 0 / 0, whose sign is a machine's
         numbers[gone[..., None] & own] = 0
+        zeros = own & (amax == 0)[..., None]  # 0 over a global scale of 0 stays what it was
+        numbers[zeros] = groups[zeros]
     codes = encode(numbers, "e2m1", saturating(path))
     codes[gone] = 0
     return codes

@@ -168,6 +168,15 @@ def test_four_over_six_keeps_the_smaller_error() -> None:
     assert (lost_best[~other] == lost_six[~other]).all()
 
 
+@pytest.mark.parametrize("floor", PATHS["nvfp4_scale_floor"])
+@pytest.mark.parametrize("format", ["nvfp4_tensor", "nvfp4_token_head"])
+def test_codes_of_zeros_are_zeros(format: str, floor: str) -> None:
+    """Where the global scale is derived from zeros and so is zero itself, codes are zeros all the same."""
+    path = Path(nvfp4_scale_floor=floor)
+    codes = unpacked(quantize(np.zeros((2, 3, 32), np.float32), format, path=path), format, path=path)
+    assert not codes.any()
+
+
 @pytest.mark.parametrize("format", ["fp8_e4m3_tensor", "fp8_e4m3_token_head", "mxfp8_e4m3", "mxfp4", "nvfp4"])
 def test_zeros_stay_zeros(format: str) -> None:
     """A group of zeros comes back as zeros under every path, whatever its scale became."""

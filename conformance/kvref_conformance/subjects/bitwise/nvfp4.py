@@ -99,6 +99,7 @@ class NVFP4(Amax):
         gone = ((s == 0) & self.vanishes(amax))[..., None]
         defined = ~np.isnan(groups)
         numbers = np.where(np.isnan(numbers) & defined, np.float32(np.nan), numbers)  # 0 / 0 has no sign
+        numbers = np.where(np.isnan(numbers) & (amax == 0)[..., None] & defined, groups, numbers)
         codes = self.write_float(np.where(gone & defined, np.float32(0), numbers), "e2m1")
         return np.where(gone, 0, codes).astype(np.uint8), scales
 
