@@ -99,7 +99,7 @@ def zeros_are_stored_as_zeros(trial: Trial) -> None:
     expect_written(trial, writing_of(scalings.zero_groups, trial))
 
 
-@check("KV-FMT-026", verbs=WRITE, cases=scalings.padded_cases(format_cases(scalings.zero_rows, _every)))
+@check("KV-FMT-026", verbs=WRITE, cases=format_cases(scalings.zero_rows, _every))
 def rows_of_zeros_are_stored_as_zeros(trial: Trial) -> None:
     """Heads of tokens that are zero as a whole, as padding is, beside ordinary ones; then nothing else."""
     made = writing_of(scalings.zero_rows, trial)

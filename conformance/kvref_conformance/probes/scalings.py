@@ -10,12 +10,11 @@ from kvref.arrays import Array, dtype_of
 from kvref.formats.elements import FloatElement, element_of, largest
 from kvref.formats.format import Format
 from kvref.formats.paths import Path
-from kvref_conformance.cases import Case, Level
-from kvref_conformance.claims import Claims
+from kvref_conformance.cases import Case
 from kvref_conformance.formatted import Reading, Writing, givens
 from kvref_conformance.probes import codes, numbers
 from kvref_conformance.probes.carriers import Geometry, filled, in_groups
-from kvref_conformance.probes.format_cases import Lattice, kind_of
+from kvref_conformance.probes.format_cases import kind_of
 from kvref_conformance.problems import cast
 
 #: Powers of two, under which every division is exact.
@@ -184,25 +183,6 @@ def zero_rows(case: Case, path: Path) -> Writing:
         x[:32, 1:] = 0.0
     scales = {"scales": per_head(case)} if kind.group == "given" else givens(kind)
     return Writing(kind.name, x, **scales)
-
-
-def padded_cases(lattice: Lattice) -> Lattice:
-    """Return the cases in which a group of zeros has codes of zero, or is refused as a whole.
-
-    A floor under the scale of an NVFP4 group does not help one whose global scale, which is derived, is zero.
-    """
-
-    def cases(claims: Claims, verb: str, level: Level) -> list[Case]:
-        floored = claims.path().nvfp4_scale_floor != "zero"
-        found = lattice(claims, verb, level)
-        return [case for case in found if not (floored and has_global(kind_of(case)))]
-
-    return cases
-
-
-def has_global(kind: Format) -> bool:
-    """Say whether a writer derives a second scale from magnitudes."""
-    return kind.global_scale in ("tensor", "token_head")
 
 
 def token_by_token(made: Writing, path: Path) -> Iterator[Writing]:
