@@ -110,6 +110,16 @@ def right_elements(
     return np.asarray(np.any(alike, axis=0))
 
 
+def settled(writing: Writing, path: Path, outputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Return outputs with one byte for every NaN among scales, and zeros for the codes under them."""
+    if writing.kind.family not in ("mx", "nvfp4"):
+        return outputs
+    lost = _meaningless(writing, outputs, path)
+    lost = lost[..., ::2] if writing.kind.packed else lost  # a byte's two codes are of one group
+    codes = np.where(lost, np.uint8(0), outputs["codes"])
+    return {**outputs, "codes": codes, "scales": _one_nan(writing, "scales", outputs)}
+
+
 def _one_nan(writing: Writing, name: str, outputs: Mapping[str, Array]) -> Array:
     """Return an output, every NaN among scales as the same byte."""
     tensor = outputs[name]

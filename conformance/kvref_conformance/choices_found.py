@@ -19,6 +19,7 @@ from kvref.errors import KVError
 from kvref.formats.format import FORMATS
 from kvref.formats.paths import PATHS, Path
 from kvref.formats.scaled import acceptable, decoded
+from kvref_conformance.bytes_judged import settled
 from kvref_conformance.cases import Case
 from kvref_conformance.checks import formats_attend
 from kvref_conformance.checks.check import Check
@@ -158,7 +159,10 @@ def _compared(
     for answer, outcome in outcomes.items():
         asked = outcome[0] if outcome else form
         call = one.call_for(asked) if isinstance(one, Writing) else one.call(declared)
-        if _agrees(seen.ask(key, call), outcome, exact):
+        got = seen.ask(key, call)
+        if isinstance(one, Writing) and got and outcome and _same_form(got, outcome[0]):
+            got = settled(one, replace(path, **{decision: answer}), got)
+        if _agrees(got, outcome, exact):
             agreeing.add(answer)
     return agreeing
 
@@ -169,7 +173,7 @@ def _outcomes(one: Writing | Reading, declared: Path, path: Path) -> Outcomes:
         if isinstance(one, Reading):
             return ({"out": decoded(one.stored(declared), one.kind, dtype=one.dtype, path=path)},)
         made = acceptable(one.x, one.kind, scales=one.scales, global_scale=one.global_scale, path=path)
-        return tuple(outputs_of(stored, one.kind) for stored in made)
+        return tuple(settled(one, path, outputs_of(stored, one.kind)) for stored in made)
     except KVError:
         return ()
 
