@@ -35,3 +35,15 @@ class ArgumentError(KVError):
 
 class FormatError(KVError):
     """A format cannot hold what it is given, or its scales, bytes or declared path are impossible."""
+
+
+class OutOfBlocksError(KVError):
+    """The pool has fewer free blocks than the operation needs."""
+
+
+class UnknownRequestError(KVError):
+    """A request is not there, or is added a second time."""
+
+
+class OwnershipError(KVError):
+    """A block is let go by someone who does not hold it, or is none of the pool's blocks."""
