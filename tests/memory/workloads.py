@@ -1,4 +1,4 @@
-"""Deterministic workloads whose hits and evictions on real engines are known exactly (`management_oracles.json`).
+"""Deterministic workloads whose hits and evictions on real engines are known (`management_oracles.json`).
 
 W1 shared documents: 2,000 requests, one at a time: one of 50 documents of 2,048 tokens and 128 tokens of its
 own. W3 many turns: 200 conversations of 10 turns; a turn sends the whole history and 64 new tokens, then 64
