@@ -1,0 +1,107 @@
+"""Runs a program on a session: one loop for every manager.
+
+The interpreter of a manager performs a step, or passes it over. It writes breaches and the trace down as it
+goes, and follows the subject where the two differ, as far as there is anything to follow.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from kvref_conformance.cases import Case
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import Failed
+from kvref_conformance.programs.breach import Breach, Log, Stop
+from kvref_conformance.programs.step import Step, parse
+
+#: Manager -> module of its interpreter, in this package. Each has a function `interpreter` with the
+#: arguments (session, case, claims, log).
+INTERPRETERS = {
+    "block_allocator": "allocator",
+    "block_tables": "tables",
+    "prefix_cache": "prefix",
+    "block_keys": "keys",
+    "block_index": "index",
+}
+#: Failures that say the subject is gone, not that it refused.
+GONE = ("crash", "timeout", "protocol", "unsupported")
+
+
+class Session(Protocol):
+    """An open manager of a subject."""
+
+    def do(self, operation: str, /, **arguments: Any) -> Mapping[str, Any]:
+        """Perform an operation and return what it gives by name.
+
+        Raises: Failed if it gives no answer.
+        """
+
+
+class Interpreter(Protocol):
+    """Performs the steps of a program on one session."""
+
+    def perform(self, step: Step) -> bool:
+        """Perform a step and write down what it breaches; return False if it makes no sense now.
+
+        Raises: Failed if the subject is gone; Stop if nothing after it can be judged.
+        """
+
+    def finish(self) -> None:
+        """Look once more when the program has ended. Raises: as `perform`."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a program showed."""
+
+    breaches: tuple[Breach, ...]
+    """The first of each requirement, in the order of the steps."""
+    trace: tuple[str, ...]
+    """What every right implementation has in common, one line a step."""
+    performed: int
+    """Steps that were not passed over."""
+
+    def of(self, requirement: str) -> Breach | None:
+        """Return the breach of a requirement, if there is one."""
+        return next((breach for breach in self.breaches if breach.requirement == requirement), None)
+
+
+def run(program: str, session: Session, case: Case, claims: Claims) -> Run:
+    """Perform a program on a session that was opened for this case.
+
+    Raises: Failed if the subject is gone; ArgumentError if the text is no program.
+    """
+    log = Log()
+    make: Callable[..., Interpreter] = import_module(f"{__package__}.{INTERPRETERS[case.verb]}").interpreter
+    interpreter = make(session, case, claims, log)
+    performed = 0
+    try:
+        for step in parse(program):
+            performed += interpreter.perform(step)
+            log.step += 1
+        interpreter.finish()
+    except Stop:
+        pass
+    return Run(tuple(log.breaches), tuple(log.trace), performed)
+
+
+def attempt(session: Session, operation: str, /, **arguments: Any) -> Mapping[str, Any] | Failed:
+    """Perform an operation, and return what it gives, or the failure if it was refused or raised anything.
+
+    Raises: Failed if the subject is gone.
+    """
+    try:
+        return session.do(operation, **arguments)
+    except Failed as failed:
+        if failed.kind in GONE:
+            raise
+        return failed
+
+
+def is_refused(session: Session, operation: str, /, **arguments: Any) -> bool:
+    """Ask for what must be refused, and say whether it was: anything raised will do but a crash.
+
+    Raises: Failed if the subject is gone.
+    """
+    return isinstance(attempt(session, operation, **arguments), Failed)
