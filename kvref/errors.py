@@ -47,3 +47,7 @@ class UnknownRequestError(KVError):
 
 class OwnershipError(KVError):
     """A block is let go by someone who does not hold it, or is none of the pool's blocks."""
+
+
+class TraceError(KVError):
+    """A line of a trace, or the file it is in, is not what the format says."""
