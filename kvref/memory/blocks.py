@@ -147,7 +147,7 @@ class BlockPool:
 
         Marking it again changes nothing. Raises: OwnershipError if nobody holds it or it is not of the pool.
         """
-        (own,) = self._ids([block])
+        own = self._id(block)
         if not self._refs[own]:
             raise OwnershipError(f"block = {own}, expected a held block (KV-BLOCK-006 double-free)")
         self._free.cached.add(own)
@@ -157,7 +157,7 @@ class BlockPool:
 
         Dropping it again changes nothing. Raises: OwnershipError if it is not of the pool.
         """
-        self._free.drop(self._ids([block])[0])
+        self._free.drop(self._id(block))
 
     def begin_step(self) -> int:
         """Begin a step that may write any block held now, and return its number."""
@@ -175,19 +175,19 @@ class BlockPool:
 
         Raises: OwnershipError if it is not of the pool.
         """
-        return self._refs[self._ids([block])[0]]
+        return self._refs[self._id(block)]
 
     def is_free(self, block: int) -> bool:
         """Whether an allocation may hand the block out: touching it costs one free block."""
-        return self._ids([block])[0] in self._free
+        return self._id(block) in self._free
 
     def is_cached(self, block: int) -> bool:
         """Whether what the block holds is published, by a held block or a free one."""
-        return self._ids([block])[0] in self._free.cached
+        return self._id(block) in self._free.cached
 
     def is_writable(self, block: int) -> bool:
         """Whether its one holder may write it in place: nobody shares it and it is not published."""
-        (own,) = self._ids([block])
+        own = self._id(block)
         return self._refs[own] == 1 and own not in self._free.cached
 
     def free_order(self) -> list[int]:
@@ -206,6 +206,10 @@ class BlockPool:
         assert all(0 < n <= self._refs[block] for block, n in self._pins.items()), "a pin does not hold"
         self._free.check_invariants()
         self._fences.check_invariants()
+
+    def _id(self, block: int) -> int:
+        known = type(block) is int and self._first <= block < self._stop
+        return block if known else self._ids([block])[0]
 
     def _ids(self, blocks: Iterable[int]) -> list[int]:
         ids = as_ids("blocks", blocks)

@@ -12,20 +12,22 @@ from collections.abc import Iterable
 from kvref.arrays import is_integer
 from kvref.errors import ArgumentError
 
+_INT = frozenset({int})
+
 
 def as_ids(name: str, ids: Iterable[int]) -> list[int]:
     """Return integers in their order as a list of Python ints.
 
     Raises: ArgumentError if it is not a sequence in an order of its own, or one is no integer.
     """
+    if type(ids) is list and _INT.issuperset(map(type, ids)):
+        return ids.copy()
     if isinstance(ids, str | bytes | set | frozenset | dict):
         raise ArgumentError(f"{name} is a {type(ids).__name__}, expected a list of integers")
     try:
         listed = list(ids)
     except TypeError:
         raise ArgumentError(f"{name} = {ids!r}, expected a list of integers") from None
-    if set(map(type, listed)) <= {int}:
-        return listed
     for at, value in enumerate(listed):
         if not is_integer(value):
             raise ArgumentError(f"{name}[{at}] = {value!r}, expected an integer")
