@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from kvref.arrays import check_count
 from kvref.errors import LengthError, UnknownRequestError
-from kvref.memory.blocks import BlockPool
+from kvref.memory.blocks import Allocation, BlockPool
 from kvref.memory.ids import as_ids
 from kvref.memory.rows import Row, as_windows
 
@@ -94,14 +94,16 @@ class BlockTables:
             return Appended([[] for _ in rows], [], [])
         shared = [start % row.block_size > 0 and not self._pool.is_writable(row.blocks[-1]) for row in rows]
         needed = [row.missing(stop) for row in rows]
-        blocks, evicted = self._pool.allocate(sum(needed) + sum(shared))
+        total = sum(needed) + sum(shared)
+        blocks, evicted = self._pool.allocate(total) if total else Allocation([], [])
         fresh, copies = iter(blocks), []
         for group, row in enumerate(rows):
             if shared[group]:
                 copies.append(Copy(row.blocks[-1], next(fresh), start % row.block_size, group))
                 row.blocks[-1] = copies[-1].target
             row.blocks.extend(islice(fresh, needed[group]))
-        self._pool.free([copy.source for copy in copies])
+        if copies:
+            self._pool.free([copy.source for copy in copies])
         self._num_tokens[own] = stop
         return Appended([row.slots(start, stop) for row in rows], copies, evicted)
 
