@@ -25,6 +25,8 @@ MORE_GROUPS = (2, 4, 5, 16)
 LONG = 4096
 #: Option of a case that takes consecutive tokens of an input made for it: the first of them.
 FIRST = "first"
+#: Option of a case about a manager: what is done to it, as text; steps are separated by semicolons.
+PROGRAM = "program"
 #: How many length patterns `length_patterns` returns.
 PATTERNS = 4
 
@@ -34,6 +36,7 @@ class Case:
     """One point of the domain."""
 
     verb: str
+    """A verb, or a manager: then there are no lengths, and the option `program` says what is done."""
     seq_lens: tuple[int, ...]
     query_lens: tuple[int, ...]
     num_kv_heads: int = 2
@@ -64,7 +67,12 @@ class Case:
         return self.options[name]
 
     def size(self) -> tuple[int, ...]:
-        """Order cases by how much a reader has to look at: fewer requests, tokens, heads, channels."""
+        """Order cases by how much a reader has to look at: fewer requests, tokens, heads, channels.
+
+        Of programs: fewer steps, then shorter ones.
+        """
+        if PROGRAM in self.options:
+            return (self.options[PROGRAM].count(";") + 1, len(self.options[PROGRAM]))  # type: ignore[union-attr, arg-type]
         return (len(self.seq_lens), sum(self.seq_lens), self.num_tokens, self.num_q_heads, self.head_dim)
 
     def to_dict(self) -> dict[str, Any]:

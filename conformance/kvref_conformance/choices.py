@@ -1,7 +1,8 @@
 """Choices: the points where engines differ, the canonical answer to each, its named alternatives.
 
-Those of attention are listed here in full. Those of formats are the decisions of `kvref.formats.paths`, under
-the same names with hyphens, and are listed with what each answer other than the canonical one risks.
+Those of attention and of block managers are listed here in full. Those of formats are the decisions of
+`kvref.formats.paths`, under the same names with hyphens, and are listed with what each answer other than the
+canonical one risks.
 
 Realises: KV-CONF-004 named-choices.
 """
@@ -53,6 +54,64 @@ _OF_ATTENTION = (
         "table-padding",
         "any_value",
         {"valid_block": "a padded table filled with −1 or stale ids reads out of bounds"},
+    ),
+)
+
+_OF_MANAGERS = (
+    Choice(
+        "null-block",
+        "none",
+        {
+            "reserved": "block 0 is never handed out: a pool of N blocks holds N − 1, and an entry 0 is no block"
+        },
+    ),
+    Choice(
+        "free-order",
+        "unspecified",
+        {
+            "fifo": "a freed block keeps its contents for long, so that a late reader goes unnoticed",
+            "lifo": "a freed block is written again at once: whoever reads it late reads another's tokens",
+        },
+    ),
+    Choice(
+        "full-hit",
+        "block_floor",
+        {"last_token": "a hit may end inside a block, whose tail is written: it has to be copied first"},
+    ),
+    Choice(
+        "tail-block",
+        "not_keyed",
+        {"keyed": "a block that is not full has a key, which changes as it fills: an index may hold the old"},
+    ),
+    Choice(
+        "publish-time",
+        "computed",
+        {
+            "scheduled": "a request of the same step hits blocks that nobody has computed yet",
+            "finished": "equal requests in flight all compute the same prefix",
+        },
+    ),
+    Choice(
+        "eviction-order",
+        "lru_tail_first",
+        {
+            "lru_head_first": "the first block of a prefix goes first, and all behind it is lost with it",
+            "lru_node": "a whole node goes at once, so more is lost than is needed",
+            "unspecified": "which prefix is lost cannot be foreseen: two runs hit differently",
+        },
+    ),
+    Choice(
+        "cached-outputs",
+        "yes",
+        {"no": "the next turn of a conversation computes the last answer again"},
+    ),
+    Choice(
+        "key-scheme",
+        "unspecified",
+        {
+            "kvref": "an index shared with engines of another scheme finds none of these blocks",
+            "vllm_sha256_cbor": "an index shared with engines of another scheme finds none of these blocks",
+        },
     ),
 )
 
@@ -219,4 +278,17 @@ FORMAT_CHOICES: dict[str, Choice] = {
     choice_name(decision): Choice(choice_name(decision), answers[0], _HAZARDS[decision])
     for decision, answers in PATHS.items()
 }
-CHOICES: dict[str, Choice] = {choice.name: choice for choice in _OF_ATTENTION} | FORMAT_CHOICES
+#: Choices of managers -> the managers that they concern.
+MANAGER_CHOICES: dict[str, tuple[str, ...]] = {
+    "null-block": ("block_allocator", "block_tables", "prefix_cache"),
+    "free-order": ("block_allocator",),
+    "full-hit": ("prefix_cache",),
+    "tail-block": ("prefix_cache",),
+    "publish-time": ("prefix_cache",),
+    "eviction-order": ("prefix_cache",),
+    "cached-outputs": ("prefix_cache",),
+    "key-scheme": ("block_keys",),
+}
+CHOICES: dict[str, Choice] = {
+    choice.name: choice for choice in (*_OF_ATTENTION, *_OF_MANAGERS)
+} | FORMAT_CHOICES

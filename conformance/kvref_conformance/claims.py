@@ -40,6 +40,17 @@ FEATURES: dict[str, str] = {
     "x_split": "layouts that split head_dim into pieces of x elements",
     "yarn": "apply_rope stretches frequencies over a longer context, and multiplies by a magnitude",
     "prepare": "replay: what was prepared once is run again with changed metadata and padded rows",
+    "pin": "block_allocator: pinned blocks are not handed out",
+    "steps": "block_allocator: a block freed while a step may write it is not handed out before the step ends",
+    "groups": "block_tables: several groups of layers, each with a block size and tables of its own",
+    "pruning": "block_tables: blocks wholly below a sliding window are let go",
+    "adapter": "prefixes under different adapters are apart",
+    "adapter_version": "prefixes under different versions of one adapter are apart",
+    "salt": "prefixes under different salts are apart",
+    "media": "prefixes with different media are apart, and with one medium at different places",
+    "embeddings": "prefixes with different prompt embeddings are apart",
+    "weak_hash": "opened with hash_bits, keys collide, and contents are compared before they are shared",
+    "events": "prefix_cache: take_events tells what was stored and removed",
 }
 
 #: Query heads per kv head that every attending claim covers.
@@ -49,6 +60,8 @@ ALL_DTYPES = ("float32", "float16", "bfloat16")
 ALL_HEAD_DIMS = (64, 80, 96, 128, 192, 256)
 ALL_BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)
 ALL_FORMATS = tuple(FORMATS)
+#: The same of managers, for which small and odd blocks are cheap.
+MANAGER_BLOCK_SIZES = (1, 3, 4, 8, 16, 32, 64, 128, 256)
 
 #: Answers one field may list: many times what a kernel is built for, and few enough to be run.
 MAX_ANSWERS = 64

@@ -4,7 +4,7 @@ A check builds problems, asks them through a trial, and states what must hold. T
 not hold ends the check with a `Violation`, which keeps the call and the answer for the diagnosis.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
 from kvref_conformance.code_problems import present_codes
 from kvref_conformance.contracts import Answer, Call
-from kvref_conformance.host import Host
+from kvref_conformance.host import Host, Session
+from kvref_conformance.journal import Entry, Journaled
+from kvref_conformance.managers import Value
 from kvref_conformance.oracle import Expected, Oracle
 from kvref_conformance.problems import Placement, Problem, present
 from kvref_conformance.reading import what_was_read
@@ -66,6 +68,8 @@ class Trial:
     """Whether the declared arithmetic left some component without a bound: any answer passed there."""
     attempted: Call | None = None
     """The last call made, answered or not."""
+    journal: list[Entry] = field(default_factory=list)
+    """Every operation on a manager, and what it gave."""
 
     @property
     def claims(self) -> Claims:
@@ -79,6 +83,13 @@ class Trial:
         """
         self.attempted = call
         return Result(call, self.host.call(call), problem)
+
+    def open(self, manager: str, /, **params: Value) -> Session:
+        """Open a manager in a state of its own.
+
+        Raises: Failed.
+        """
+        return Journaled(self.host.open(manager, **params), self.journal)
 
     def attend(self, problem: Problem, placement: Placement | None = None, *, lse: bool = False) -> Result:
         """Ask a problem through the case's verb.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvref_conformance.contracts import Answer, Call
+from kvref_conformance.managers import Value
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,33 @@ class Hello:
     name: str
     version: str
     verbs: tuple[str, ...]
+    """Verbs, managers, and operations of managers as `prefix_cache.admit`."""
     claims: Mapping[str, Any]
     """The declaration as JSON values; `Claims.from_dict` reads it."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Interpreter, platform and library versions the subject runs under."""
+
+
+class Session(Protocol):
+    """One open manager: its state lasts from operation to operation."""
+
+    manager: str
+
+    def do(self, operation: str, /, **arguments: Value) -> dict[str, Value]:
+        """Do one operation and return what it gives, by name.
+
+        Raises: Failed; after a crash, a hang or a broken reply the session is gone, and `gone` is true.
+        """
+        ...
+
+    @property
+    def gone(self) -> bool:
+        """Whether the program that held the state has ended."""
+        ...
+
+    def close(self) -> None:
+        """Let the state go."""
+        ...
 
 
 class Host(Protocol):
@@ -39,6 +63,13 @@ class Host(Protocol):
         """Run one call of one verb.
 
         Raises: Failed, after which the next call finds a working subject again where that is possible.
+        """
+        ...
+
+    def open(self, manager: str, /, **params: Value) -> Session:
+        """Open a manager in a state of its own, beside all others that are open.
+
+        Raises: Failed.
         """
         ...
 

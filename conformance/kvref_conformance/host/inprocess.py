@@ -11,8 +11,10 @@ import numpy as np
 from kvref.arrays import Array
 from kvref_conformance.contracts import Answer, Call, Failed
 from kvref_conformance.host import Hello
-from kvref_conformance.host.subject import describe, failure_of, make_subject, run
+from kvref_conformance.host.managed import apply, check_arguments, open_manager
+from kvref_conformance.host.subject import describe, failure_of, make_subject, run, session_failure
 from kvref_conformance.host.tensors import Store, collect, lay, misfit, view
+from kvref_conformance.managers import MANAGERS, Value
 from kvref_conformance.untouched import untouched
 
 #: What a subject may raise to end its process, which is the suite's here. Ctrl-C is the user's.
@@ -32,6 +34,35 @@ class MemoryStore:
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Write bytes from `offset` on."""
         self.bytes[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+
+
+class InProcessSession:
+    """A manager of this process."""
+
+    def __init__(self, manager: str, made: Any) -> None:
+        self.manager = manager
+        self._made = made
+
+    @property
+    def gone(self) -> bool:
+        """A crash would have ended the suite: never."""
+        return False
+
+    def do(self, operation: str, /, **arguments: Value) -> dict[str, Value]:
+        """Do one operation.
+
+        Raises: Failed (error, refused, unsupported, shape).
+        """
+        contract = MANAGERS[self.manager].operations[operation]
+        checked = check_arguments(contract, arguments)
+        try:
+            return apply(self._made, self.manager, operation, checked)
+        except (Exception, *ENDINGS) as error:
+            raise _failed(error) from error
+
+    def close(self) -> None:
+        """Let the manager go."""
+        self._made = None
 
 
 class InProcessHost:
@@ -72,6 +103,17 @@ class InProcessHost:
             raise misfit(call, name, found.dtype, found.shape)
         return collect(call, laid)
 
+    def open(self, manager: str, /, **params: Value) -> InProcessSession:
+        """Open a manager.
+
+        Raises: Failed (error, refused, unsupported).
+        """
+        checked = check_arguments(MANAGERS[manager], params)
+        try:
+            return InProcessSession(manager, open_manager(self._subject, manager, checked))
+        except (Exception, *ENDINGS) as error:
+            raise _failed(error) from error
+
     def close(self) -> None:
         """Let the memory go."""
         self._memory.clear()
@@ -80,3 +122,8 @@ class InProcessHost:
         if name not in self._memory or len(self._memory[name].bytes) != size:
             self._memory[name] = MemoryStore(size)
         return name, self._memory[name]
+
+
+def _failed(error: BaseException) -> Failed:
+    kind, line, frames = session_failure(error)
+    return Failed(kind, f"{line}\n{frames}".strip())

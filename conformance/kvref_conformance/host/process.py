@@ -18,12 +18,13 @@ import kvref
 from kvref.errors import ArgumentError
 from kvref_conformance.contracts import Answer, Call, Failed
 from kvref_conformance.foreign_text import one_line, read_text
-from kvref_conformance.host import Hello
+from kvref_conformance.host import Hello, Session
 from kvref_conformance.host.messages import WIRE, CallRequest, call_message, check_reply
 from kvref_conformance.host.pipe import GRACE, Pipe
 from kvref_conformance.host.scratch import Scratch
 from kvref_conformance.host.tensors import collect, lay, misfit
 from kvref_conformance.host.wire import Message, ProtocolError, decode, encode, integers, names, text
+from kvref_conformance.managers import Value
 
 CALL_TIMEOUT = 60.0
 HELLO_TIMEOUT = 180.0
@@ -114,6 +115,13 @@ class ProcessHost:
         finally:
             self._scratch.sweep()
         return collect(call, laid)
+
+    def open(self, manager: str, /, **params: Value) -> Session:
+        """Open a manager.
+
+        Raises: Failed.
+        """
+        raise Failed("unsupported", "not yet")
 
     def close(self) -> None:
         """Say bye, end the program and remove its files."""

@@ -1,7 +1,8 @@
 """A Python subject: found by name, asked what it is, called by verb.
 
 Both hosts use this, in the subject's own interpreter or in the suite's. Nothing is required of a subject but
-methods with the contract's names: it may be a class, an instance, a module, or a function that returns one.
+methods and managers with the contract's names: it may be a class, an instance, a module, or a function that
+returns one.
 
 Realises: KV-CONF-001 presence-is-claim, KV-CONF-014 answers-as-asked.
 """
@@ -39,6 +40,8 @@ from kvref_conformance.host.bridges import (
     take_back,
     to_numpy,
 )
+from kvref_conformance.host.managed import MisfitError, managers_of, offered_by
+from kvref_conformance.managers import MANAGERS
 
 FRAMES_SHOWN = 4
 
@@ -61,9 +64,10 @@ def load_subject(where: str) -> Any:
             raise ArgumentError(f"subject {where!r}: {found!r} has no attribute {name!r}")
         found = getattr(found, name)
     subject = make_subject(found)
-    if not verbs_of(subject):
+    if not _has_any(subject):
         raise ArgumentError(
-            f"subject {where!r} has no method of the contract, expected some of {', '.join(VERBS)}"
+            f"subject {where!r} has no method of the contract, expected some of {', '.join(VERBS)}, "
+            f"or of the managers {', '.join(MANAGERS)}"
         )
     return subject
 
@@ -72,14 +76,17 @@ def make_subject(found: Any) -> Any:
     """Return an object with methods: a class or a factory is called, anything else is taken as it is."""
     if isinstance(found, type):
         return found()
-    if isinstance(found, ModuleType) or verbs_of(found) or not callable(found):
+    if isinstance(found, ModuleType) or _has_any(found) or not callable(found):
         return found
     return found()
 
 
 def verbs_of(subject: Any) -> tuple[str, ...]:
-    """Return the verbs a subject offers, in the order of the contract."""
-    return tuple(verb for verb in VERBS if callable(getattr(subject, verb, None)))
+    """Return the verbs a subject offers, then its managers and their operations, in the contract's order.
+
+    Raises: whatever a manager raises that has to be opened to be known.
+    """
+    return (*(verb for verb in VERBS if _offers(subject, verb)), *offered_by(subject))
 
 
 def describe(subject: Any) -> Hello:
@@ -129,7 +136,7 @@ def run(
     Raises: NotImplementedError if the verb is not offered; AnswerError if what is returned is not what the
     verb returns; whatever the subject raises.
     """
-    if verb not in verbs_of(subject):
+    if verb not in VERBS or not _offers(subject, verb):
         raise NotImplementedError(f"{verb} is not offered")
     framework, device = _framework(subject), _device(subject)
     out_given = _takes_out(subject, verb, outputs, framework)
@@ -174,6 +181,26 @@ def failure_of(error: BaseException) -> tuple[FailureKind, str, str]:
     if isinstance(error, KVError):
         return "refused", line, "" if isinstance(error, ClaimError) else shown
     return ("unsupported" if isinstance(error, NotImplementedError) else "error"), line, shown
+
+
+def session_failure(error: BaseException) -> tuple[FailureKind, str, str]:
+    """Return what `failure_of` does, for an operation of a manager.
+
+    What it gave in the wrong form is of the kind `shape`; a refusal is an answer, and needs no frames.
+    """
+    if isinstance(error, MisfitError):
+        return "shape", str(error), ""
+    if isinstance(error, KVError) and not isinstance(error, ClaimError):
+        return "refused", f"{type(error).__name__}: {_said_by(error)}", ""
+    return failure_of(error)
+
+
+def _offers(subject: Any, verb: str) -> bool:
+    return callable(getattr(subject, verb, None))
+
+
+def _has_any(subject: Any) -> bool:
+    return any(_offers(subject, verb) for verb in VERBS) or bool(managers_of(subject))
 
 
 def _said_by(error: BaseException) -> str:

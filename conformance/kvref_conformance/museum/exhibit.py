@@ -4,6 +4,9 @@ Decorating a subclass of a built-in subject (`Tiled`, or `Bitwise` for formats) 
 the verbs and the domain that show the fault, and attaches a frozen record: what the fault breaks, where it
 was seen, and how a report names it. The class is a subject like any other, so `kvref check` can be pointed
 at it. Where a requirement has no public fault to show, the exhibit is a plant: `seen_in` is empty.
+
+A subclass of a manager (those of `lists`) may be decorated as it is: it becomes a subject that offers this
+manager and nothing else. Its `program` is the shortest known one that shows the fault.
 """
 
 from collections.abc import Callable
@@ -13,7 +16,7 @@ from typing import Any, TypeVar
 
 from kvref.attention.arithmetic import Arithmetic
 from kvref_conformance.claims import Claims
-from kvref_conformance.contracts import VERBS
+from kvref_conformance.managers import AREAS, MANAGERS
 
 #: What hardly any attending subject satisfies whose ordinary outputs are wrong: checks that compare them with
 #: the right ones. Checks of placement, of company and of edges are not among them, for they compare a subject
@@ -47,6 +50,8 @@ class Exhibit:
     """Requirements whose checks may fail as well, for the fault cannot help it."""
     verbs: tuple[str, ...]
     subject: type[Any]
+    program: str = ""
+    """Of a manager's fault: the shortest known program that shows it."""
 
     @property
     def is_plant(self) -> bool:
@@ -63,21 +68,23 @@ def exhibit(
     may_also_break: tuple[str, ...] = (),
     verbs: tuple[str, ...] = ("paged_attention",),
     features: tuple[str, ...] = (),
+    program: str = "",
     **limits: Any,
 ) -> Callable[[T], T]:
-    """Make a subclass of a built-in subject an exhibit: `limits` are fields of its claims beside features."""
+    """Make a subclass of a built-in subject an exhibit: `limits` are fields of its claims beside features.
 
-    def decorate(subject: T) -> T:
+    A subclass of a manager becomes the only manager of a subject of the same name.
+    """
+
+    def decorate(found: T) -> T:
+        subject = _subject_of(found, verbs)
         domain: dict[str, Any] = {"head_dims": (64,), "block_sizes": (16,), "dtypes": ("float32",), **limits}
-        subject.claims = Claims(
-            name=subject.__name__,
-            arithmetic=Arithmetic(block=subject.tile, merges=1),
-            features=features,
-            **domain,
-        )
-        for verb in VERBS:
-            if verb not in verbs:
-                setattr(subject, verb, None)  # presence is a claim
+        if hasattr(subject, "tile"):
+            domain["arithmetic"] = Arithmetic(block=subject.tile, merges=1)
+        subject.claims = Claims(name=subject.__name__, features=features, **domain)
+        for area in AREAS:
+            if area not in verbs:
+                setattr(subject, area, None)  # presence is a claim
         summary, _, story = (getdoc(subject) or "").partition("\n\n")
         subject.exhibit = Exhibit(
             name=subject.__name__,
@@ -91,7 +98,17 @@ def exhibit(
             may_also_break=may_also_break,
             verbs=verbs,
             subject=subject,
+            program=program,
         )
         return subject
 
     return decorate
+
+
+def _subject_of(found: T, verbs: tuple[str, ...]) -> T:
+    """Return a subject class: what is decorated, or a new one that offers a decorated manager."""
+    if not set(verbs) <= set(MANAGERS) or hasattr(found, verbs[0]):
+        return found
+    kept = {name: getattr(found, name) for name in ("__module__", "__doc__", "__qualname__")}
+    made: T = type(found.__name__, (), {**kept, verbs[0]: found})  # type: ignore[assignment]
+    return made

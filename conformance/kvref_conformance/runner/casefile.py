@@ -14,16 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from kvref.errors import ArgumentError
-from kvref_conformance.cases import Case
+from kvref_conformance.cases import PROGRAM, Case
 from kvref_conformance.checks import all_checks
 from kvref_conformance.checks.check import Check
 from kvref_conformance.claims import ALL_DTYPES
-from kvref_conformance.contracts import VERBS
 from kvref_conformance.foreign_text import read_text
+from kvref_conformance.managers import AREAS, MANAGERS
 
 SCHEMA = "kvref-case/1"
-MAX_BYTES = 2**16
+MAX_BYTES = 2**18
+#: Characters of one text of a case: a program is the longest.
+MAX_TEXT = 2**16
 _DTYPES = (*ALL_DTYPES, "float64")
+#: The largest number beside a program: the blocks of a pool.
+MAX_OPTION = 2**20
 #: Elements of the largest tensor a case may describe: 2^28 float32 numbers are 1 GiB.
 MAX_ELEMENTS = 2**28
 
@@ -106,8 +110,8 @@ def read_case(data: Any) -> Case:
     Raises: ArgumentError naming the field, what was found and what was expected.
     """
     case = Case.from_dict(data)
-    if not isinstance(case.verb, str) or case.verb not in VERBS:
-        raise ArgumentError(f"case.verb = {case.verb!r:.80}, expected one of {', '.join(VERBS)}")
+    if not isinstance(case.verb, str) or case.verb not in AREAS:
+        raise ArgumentError(f"case.verb = {case.verb!r:.80}, expected one of {', '.join(AREAS)}")
     if not isinstance(case.dtype, str) or case.dtype not in _DTYPES:
         raise ArgumentError(f"case.dtype = {case.dtype!r:.80}, expected one of {', '.join(_DTYPES)}")
     if not isinstance(case.options, Mapping) or len(case.options) > 64:
@@ -120,11 +124,26 @@ def read_case(data: Any) -> Case:
             raise ArgumentError(
                 f"case.options[{name!r:.40}] = {value!r:.80}, expected a number, text or boolean"
             )
+        if isinstance(value, str) and len(value) > MAX_TEXT:
+            raise ArgumentError(
+                f"case.options[{name!r:.40}] has {len(value)} characters, expected at most {MAX_TEXT}"
+            )
+    if case.verb in MANAGERS:
+        _check_program(case)
     tokens = max(sum(case.seq_lens), case.num_tokens) + case.block_size * (len(case.seq_lens) + 8)
     elements = tokens * case.num_q_heads * case.head_dim
     if elements > MAX_ELEMENTS:
         raise ArgumentError(f"case describes {elements} elements a tensor, expected at most {MAX_ELEMENTS}")
     return case
+
+
+def _check_program(case: Case) -> None:
+    """Check that a case about a manager has a program and small numbers beside it."""
+    if not isinstance(case.options.get(PROGRAM), str) or case.seq_lens:
+        raise ArgumentError(f"case of {case.verb} has no program, expected one among its options, no lengths")
+    for name, value in case.options.items():
+        if not isinstance(value, str) and not abs(value) <= MAX_OPTION:
+            raise ArgumentError(f"case.options[{name!r:.40}] = {value}, expected at most {MAX_OPTION}")
 
 
 def save_case(folder: Path, found: CaseFile) -> Path:

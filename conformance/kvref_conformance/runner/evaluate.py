@@ -83,12 +83,15 @@ def evaluate(check: Check, case: Case, host: Host, oracle: Oracle) -> Evidence:
 def plan(
     verbs: tuple[str, ...], claims: Claims, level: Level, *, rings: tuple[str, ...] = ("core", "numeric")
 ) -> list[tuple[Check, Case]]:
-    """Return every (check, case) that a subject with these verbs and claims must pass."""
+    """Return every (check, case) that a subject with these verbs and claims must pass.
+
+    `verbs` names managers and their operations too, as a subject's hello does.
+    """
     return [
         (check, case)
         for check in all_checks()
         if check.ring in rings
         for verb in verbs
-        if check.applies(verb, claims)
+        if check.applies(verb, claims) and check.drives(verb, verbs)
         for case in check.cases(claims, verb, level)
     ]

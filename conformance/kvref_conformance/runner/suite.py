@@ -18,6 +18,7 @@ from kvref_conformance.checks import all_checks
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import VERBS
 from kvref_conformance.host import Hello, Host
+from kvref_conformance.managers import AREAS, MANAGERS, operations_of
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.report.model import KnownResult, Report, RequirementResult
 from kvref_conformance.requirements import Requirement, load_requirements, spec_version
@@ -66,9 +67,16 @@ class Settings:
         return declared.canonical() if self.canonical else declared
 
     def verbs(self, offered: Iterable[str]) -> tuple[str, ...]:
-        """Return the verbs to run: offered and asked, in the order of the contract."""
-        wanted = set(offered) & set(self.areas or VERBS)
-        return tuple(verb for verb in VERBS if verb in wanted)
+        """Return what is to run: offered and asked, in the order of the contract.
+
+        Verbs and managers are areas; the operations of a manager go with it.
+        """
+        names = set(offered)
+        areas = [area for area in AREAS if area in names & set(self.areas or AREAS)]
+        return (
+            *areas,
+            *(f"{area}.{o}" for area in areas if area in MANAGERS for o in operations_of(area, names)),
+        )
 
 
 def run_suite(
