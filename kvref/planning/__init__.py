@@ -1,0 +1,1 @@
+"""How much cache is enough: traces of requests, the hit rates they give, and what they are counted by."""
