@@ -105,3 +105,16 @@ def is_refused(session: Session, operation: str, /, **arguments: Any) -> bool:
     Raises: Failed if the subject is gone.
     """
     return isinstance(attempt(session, operation, **arguments), Failed)
+
+
+def ask_if_offered(session: Session, operation: str, gives: str, /, **arguments: Any) -> Any:
+    """Return one thing that an operation gives; None if the subject does not offer the operation.
+
+    Raises: Failed if it gives no answer for another reason.
+    """
+    try:
+        return session.do(operation, **arguments)[gives]
+    except Failed as failed:
+        if failed.kind == "unsupported":
+            return None
+        raise

@@ -1,0 +1,150 @@
+"""Who holds which block: what an allocator should know, kept in the plainest way.
+
+Blocks the subject has never handed out have no record here: the shadow of a pool learns ids as they come.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+#: What a block is, in the words of a message.
+HELD, SHARED, PINNED, FENCED, FREE = "held", "shared", "pinned", "fenced", "free"
+
+
+@dataclass
+class Held:
+    """A block that is not free."""
+
+    owner: int
+    """The allocation it was handed out in."""
+    holders: int = 1
+    pins: int = 0
+    was_shared: bool = False
+    waits_for: set[int] = field(default_factory=set)
+    """Steps in flight since before its last holder let go."""
+
+
+@dataclass
+class Holders:
+    """Every block of a pool that is not free."""
+
+    capacity: int
+    blocks: dict[int, Held] = field(default_factory=dict)
+    steps: list[int] = field(default_factory=list)
+    """Steps in flight, the oldest first."""
+
+    @property
+    def num_fenced(self) -> int:
+        """Blocks that only wait for a step."""
+        return sum(not held.holders and not held.pins for held in self.blocks.values())
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that may be handed out now."""
+        return self.capacity - len(self.blocks)
+
+    def state(self, block: int) -> str:
+        """Return what a block is."""
+        held = self.blocks.get(block)
+        if held is None:
+            return FREE
+        if held.holders:
+            return SHARED if held.was_shared else HELD
+        return PINNED if held.pins else FENCED
+
+    def take(self, blocks: Iterable[int], owner: int) -> None:
+        """Hand blocks out."""
+        for block in blocks:
+            self.blocks[block] = Held(owner)
+
+    def touch(self, blocks: Iterable[int]) -> None:
+        """Hold each block once more."""
+        for block in blocks:
+            self.blocks[block].holders += 1
+            self.blocks[block].was_shared = True
+
+    def let_go(self, blocks: Iterable[int]) -> list[int]:
+        """Let go of each block once, and return those that are free now."""
+        for block in blocks:
+            self.blocks[block].holders -= 1
+        return self._idle(blocks)
+
+    def pin(self, blocks: Iterable[int]) -> None:
+        """Pin each block once more."""
+        for block in blocks:
+            self.blocks[block].pins += 1
+
+    def unpin(self, blocks: Iterable[int]) -> list[int]:
+        """Take back a pin of each block, and return those that are free now."""
+        for block in blocks:
+            self.blocks[block].pins -= 1
+        return self._idle(blocks)
+
+    def end(self, step: int) -> list[int]:
+        """End a step, and return the blocks that are free now."""
+        self.steps.remove(step)
+        freed = []
+        for block, held in list(self.blocks.items()):
+            waited = step in held.waits_for
+            held.waits_for.discard(step)
+            if waited and not held.waits_for and not held.holders and not held.pins:
+                del self.blocks[block]
+                freed.append(block)
+        return freed
+
+    def _idle(self, blocks: Iterable[int]) -> list[int]:
+        freed = []
+        for block in blocks:
+            held = self.blocks[block]
+            if held.holders or held.pins:
+                continue
+            held.waits_for = set(self.steps)
+            if not held.waits_for:
+                del self.blocks[block]
+                freed.append(block)
+        return freed
+
+
+@dataclass
+class FreeOrder:
+    """The declared order of free blocks: groups of blocks that became free together, the next one first.
+
+    Within a group any order is right, and so it is among blocks that were never handed out.
+    """
+
+    order: str
+    """`fifo` or `lifo`."""
+    fresh: int
+    """Blocks never handed out."""
+    groups: list[set[int]] = field(default_factory=list)
+    seen: set[int] = field(default_factory=set)
+
+    def put(self, blocks: Iterable[int]) -> None:
+        """Let blocks become free together."""
+        if group := set(blocks):
+            self.groups.append(group)
+
+    def take(self, blocks: list[int]) -> str:
+        """Hand blocks out; say in words what should have come first, if it did not."""
+        wrong = ""
+        for block in blocks:
+            due = self._due()
+            if due and block not in due and not wrong:
+                wrong = f"block {block} is handed out before block {min(due)}"
+            if not due and block in self.seen and not wrong:
+                wrong = f"block {block} is handed out again before blocks that never were"
+            self._drop(block)
+        return wrong
+
+    def _due(self) -> set[int]:
+        """Return the blocks of which the next is one; empty where it is any that was never handed out."""
+        if self.order == "fifo" and self.fresh:
+            return set()
+        return self.groups[0 if self.order == "fifo" else -1] if self.groups else set()
+
+    def _drop(self, block: int) -> None:
+        if block not in self.seen:
+            self.fresh -= 1
+            self.seen.add(block)
+        for group in self.groups:
+            group.discard(block)
+        self.groups = [group for group in self.groups if group]
