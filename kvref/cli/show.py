@@ -1,13 +1,14 @@
 """`kvref show`: figures of the KV cache, computed when asked from the reference's own parts."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import click
 import numpy as np
 
 from kvref.cli.errors import friendly
+from kvref.cli.figure import Figure
+from kvref.cli.show_memory import MEMORY_FIGURES
 
 #: The three scores of the toy example: one query against the keys of three earlier tokens.
 TOY_SCORES = (0.8, -0.41, 0.55)
@@ -20,14 +21,15 @@ FOOTPRINT_HEADS, FOOTPRINT_HEAD_DIM, FOOTPRINT_CONTEXT, FOOTPRINT_BLOCK = 8, 128
 
 
 @click.command()
-@click.argument("figure", type=click.Choice(["toy-attention", "footprint"]))
+@click.argument("figure", type=click.Choice(["toy-attention", "footprint", *MEMORY_FIGURES]))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @friendly
 def show(figure: str, as_json: bool) -> None:
     """Show a figure.
 
     toy-attention: score, softmax, blend; and what a decoder without a cache computes. footprint: the bytes of
-    every format of the cache, and of every record of latent attention.
+    every format of the cache, and of every record of latent attention. work-triangle: what each step computes
+    without a cache and with one. paging: one reserved piece a request against blocks as they are needed.
     """
     compute, spell = FIGURES[figure]
     data = compute()
@@ -137,7 +139,8 @@ def _spelled_toy(data: dict[str, Any]) -> str:
 
 
 #: Figure -> what computes it, and what spells it out.
-FIGURES: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any]], str]]] = {
-    "toy-attention": (toy_attention, _spelled_toy),
-    "footprint": (footprint, _spelled_footprint),
+FIGURES: dict[str, Figure] = {
+    "toy-attention": Figure(toy_attention, _spelled_toy),
+    "footprint": Figure(footprint, _spelled_footprint),
+    **MEMORY_FIGURES,
 }
