@@ -12,7 +12,7 @@ fields nobody has shown (`unverified`). What a field other than the canonical on
 Realises: KV-PREFIX-002 hit-leaves-one, KV-PREFIX-003 hit-on-grid, KV-PREFIX-005 hit-computed, KV-PREFIX-024
 eviction-order, KV-PREFIX-025 outputs-cached.
 For porters: an engine is one of these records; a cache of full blocks needs `kvref` alone.
-Source: vLLM 0.32 and 0.33, SGLang 0.5.23, LMCache 0.5.6 (their source); the documentation of TensorRT-LLM; the
+Source: vLLM 0.32 and 0.33, SGLang 0.5.23, LMCache 0.5.6 (their source); documentation of TensorRT-LLM; the
 server of llama.cpp (tools/server/server-context.cpp at 001d906); the Mooncake trace's own counting rule.
 """
 
