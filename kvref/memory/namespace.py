@@ -87,10 +87,6 @@ class Namespace:
         object.__setattr__(self, "spans", spans)
 
 
-#: Nothing but tokens: the namespace of a request that names none.
-COMMON = Namespace()
-
-
 class Rows(NamedTuple):
     """The rows of one span that lie in one block."""
 
@@ -152,3 +148,7 @@ def check_namespace(namespace: Any) -> Namespace:
 def _text(text: str) -> bytes:
     raw = text.encode()
     return struct.pack("<I", len(raw)) + raw
+
+
+#: Nothing but tokens: the namespace of a request that names none.
+COMMON = Namespace()
