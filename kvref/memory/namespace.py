@@ -96,7 +96,7 @@ class Rows(NamedTuple):
     """The first of them, counted in the content."""
     at: int
     """Its position in the block."""
-    count: int
+    length: int
 
 
 def rows_between(namespace: Namespace, start: int, stop: int) -> tuple[Rows, ...]:
@@ -117,7 +117,7 @@ def written(namespace: Namespace) -> bytes:
 def written_rows(rows: tuple[Rows, ...]) -> bytes:
     """Write the rows of spans in a block; none are written as nothing."""
     numbers = struct.Struct("<QQQ")
-    return b"".join(_text(r.kind) + _text(r.digest) + numbers.pack(r.first, r.at, r.count) for r in rows)
+    return b"".join(_text(r.kind) + _text(r.digest) + numbers.pack(r.first, r.at, r.length) for r in rows)
 
 
 def check_text(name: str, value: Any) -> str:
