@@ -109,8 +109,8 @@ def test_lengths_alone_are_read_from_both_forms(tmp_path: Path) -> None:
         ({"input_length": 2**31}, "input_length = 2147483648, expected whole tokens"),
         ({"output_length": -1}, "output_length = -1, expected whole tokens from 0"),
         ({"output_length": False}, "output_length = false, expected whole tokens"),
-        ({"input_length": 3}, "input_length = 3 and 3 hash_ids, expected 1 ids (or 0 of full blocks) of 4 tokens"
-            "; input_length seems to count blocks, expected tokens"),
+        ({"input_length": 3}, "input_length = 3 and 3 hash_ids, expected 1 ids (or 0 of full blocks)"
+            " of 4 tokens; input_length seems to count blocks, expected tokens"),
         ({"input_length": 48}, "input_length = 48 and 3 hash_ids, expected 12 ids of 4 tokens"
             "; they fit block sizes 13 to 23, such as 16"),
         ({"input_length": 8, "hash_ids": [1]}, "input_length = 8 and 1 hash_ids, expected 2 ids of 4 tokens"),
