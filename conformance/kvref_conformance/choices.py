@@ -61,9 +61,7 @@ _OF_MANAGERS = (
     Choice(
         "null-block",
         "none",
-        {
-            "reserved": "block 0 is never handed out: a pool of N blocks holds N − 1, and an entry 0 is no block"
-        },
+        {"reserved": "block 0 is never handed out: N − 1 of N blocks can be held, and 0 in a table is null"},
     ),
     Choice(
         "free-order",

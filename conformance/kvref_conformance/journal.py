@@ -23,6 +23,9 @@ NAMED = {
     "parent": "",
 }
 
+#: Entries of a list that a message shows.
+SHOWN = 8
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -33,6 +36,11 @@ class Entry:
     given: Mapping[str, Value] = field(default_factory=dict)
     failure: str = ""
     """The kind of failure where it gave nothing: refused, error, crash, …"""
+
+    def __str__(self) -> str:
+        """Return the operation as it would be written in Python."""
+        spelled = ", ".join(f"{name}={_short(value)}" for name, value in self.arguments.items())
+        return f"{self.operation}({spelled})"
 
 
 class Journaled:
@@ -64,6 +72,14 @@ class Journaled:
     def close(self) -> None:
         """Let the state go."""
         self._session.close()
+
+
+def _short(value: Value) -> str:
+    """Spell a value; of a long list, its first entries and how many there are."""
+    if isinstance(value, list) and len(value) > SHOWN:
+        first = ", ".join(map(repr, value[:SHOWN]))
+        return f"[{first}, … {len(value)} in all]"
+    return f"{value!r:.80}"
 
 
 def logical(journal: Iterable[Entry], block_size: int) -> list[Any]:

@@ -70,6 +70,8 @@ class Trial:
     """The last call made, answered or not."""
     journal: list[Entry] = field(default_factory=list)
     """Every operation on a manager, and what it gave."""
+    sessions: list[Session] = field(default_factory=list)
+    """Every manager that was opened: closed when the case has ended."""
 
     @property
     def claims(self) -> Claims:
@@ -89,7 +91,9 @@ class Trial:
 
         Raises: Failed.
         """
-        return Journaled(self.host.open(manager, **params), self.journal)
+        session = Journaled(self.host.open(manager, **params), self.journal)
+        self.sessions.append(session)
+        return session
 
     def attend(self, problem: Problem, placement: Placement | None = None, *, lse: bool = False) -> Result:
         """Ask a problem through the case's verb.

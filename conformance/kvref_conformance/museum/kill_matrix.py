@@ -31,7 +31,7 @@ class Kills:
 def examine(
     subject: Any, verbs: tuple[str, ...], level: Level = "quick", known: Oracle | None = None
 ) -> Kills:
-    """Run every check of some verbs on a subject in this process.
+    """Run every check of some verbs or managers on a subject in this process.
 
     `known` is an oracle whose answers are reused; what it claims does not matter.
     """
@@ -39,7 +39,8 @@ def examine(
     oracle = Oracle(subject.claims) if known is None else replace(known, claims=subject.claims)
     failing: dict[str, Evidence] = {}
     examined: dict[str, None] = {}
-    for check, case in plan(verbs, subject.claims, level):
+    offered = [name for name in host.hello().verbs if name.partition(".")[0] in verbs]
+    for check, case in plan(tuple(offered), subject.claims, level):
         examined[check.requirement] = None
         if check.requirement in failing:
             continue

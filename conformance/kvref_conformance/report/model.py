@@ -53,6 +53,8 @@ class Failure:
     """Name of the file that replays it."""
     replay: str | None = None
     picture: Picture | None = None
+    program: tuple[str, ...] = ()
+    """What was done to a manager, a step a line, the one that shows the failure marked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ class RequirementResult:
 
 @dataclass(frozen=True, kw_only=True)
 class AreaResult:
-    """The verdict on one verb."""
+    """The verdict on one verb or manager."""
 
     area: str
     verdict: Verdict
@@ -94,6 +96,8 @@ class AreaResult:
     margin: float = 0.0
     unbounded: int = 0
     """Cases that passed with some component which the declared arithmetic leaves without a bound."""
+    operations: tuple[str, ...] = ()
+    """What a manager offers; empty where the area is a verb."""
 
     @property
     def caveat(self) -> str:
@@ -229,7 +233,10 @@ def report_from_dict(data: Any) -> Report:
 
 def _report(data: Mapping[str, Any]) -> Report:
     values = dict(data)
-    values["areas"] = tuple(_record(AreaResult, row) for row in values.get("areas", ()))
+    values["areas"] = tuple(
+        _record(AreaResult, {**row, "operations": tuple(row.get("operations", ()))})
+        for row in values.get("areas", ())
+    )
     values["deviations"] = tuple(_record(Deviation, row) for row in values.get("deviations", ()))
     values["choices"] = tuple(
         _record(ChoiceFound, {**row, "found": tuple(row.get("found", ()))})
@@ -247,7 +254,8 @@ def _requirement(row: Mapping[str, Any]) -> RequirementResult:
     values = {name: value for name, value in row.items() if name != "status"}
     if values.get("failure") is not None:
         failure = dict(values["failure"])
-        failure["as_if"] = tuple(failure.get("as_if", ()))
+        for name in ("as_if", "program"):
+            failure[name] = tuple(failure.get(name, ()))
         if failure.get("picture") is not None:
             picture = dict(failure["picture"])
             picture["owners"] = tuple(tuple(owner) for owner in picture.get("owners", ()))

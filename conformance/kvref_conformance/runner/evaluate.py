@@ -1,6 +1,7 @@
 """One check at one case against one subject: the smallest unit of a run, and its evidence."""
 
-from dataclasses import dataclass, field
+import contextlib
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from kvref_conformance.checks.check import Check
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Answer, Call, Failed
 from kvref_conformance.host import Host
+from kvref_conformance.journal import Entry
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.trial import Trial, Violation
 
@@ -35,6 +37,8 @@ class Evidence:
     detail: dict[str, Any] = field(default_factory=dict)
     call: Call | None = field(default=None, repr=False, compare=False)
     answer: Answer | None = field(default=None, repr=False, compare=False)
+    journal: tuple[Entry, ...] = field(default=(), repr=False, compare=False)
+    """What was done to a manager and what it gave."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the evidence as JSON values, without tensors."""
@@ -55,6 +59,16 @@ def evaluate(check: Check, case: Case, host: Host, oracle: Oracle) -> Evidence:
     """Run one check at one case; whatever the subject does ends in evidence."""
     trial = Trial(host, case, oracle)
     try:
+        found = _found(check, case, trial)
+    finally:
+        for session in trial.sessions:
+            with contextlib.suppress(Failed):  # what a subject does at the end of a case is nobody's case
+                session.close()
+    return replace(found, journal=tuple(trial.journal)) if trial.journal else found
+
+
+def _found(check: Check, case: Case, trial: Trial) -> Evidence:
+    try:
         with np.errstate(all="ignore"):  # a subject may answer NaN, and that is judged, not warned about
             check.run(trial)
     except Violation as violation:
@@ -71,9 +85,18 @@ def evaluate(check: Check, case: Case, host: Host, oracle: Oracle) -> Evidence:
             answer=None if result is None else result.answer,
         )
     except Failed as failed:
-        last = trial.attempted
+        last, journal = trial.attempted, trial.journal
+        during = {"operation": str(journal[-1])} if journal and journal[-1].failure == failed.kind else {}
         return Evidence(
-            check.requirement, check.name, case, "fail", failed.detail, failed.kind, trial.margin, call=last
+            check.requirement,
+            check.name,
+            case,
+            "fail",
+            failed.detail,
+            failed.kind,
+            trial.margin,
+            detail=during,
+            call=last,
         )
     return Evidence(
         check.requirement, check.name, case, "pass", margin=trial.margin, unbounded=trial.unbounded

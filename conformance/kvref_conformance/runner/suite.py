@@ -13,20 +13,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import kvref
-from kvref_conformance.cases import Level
+from kvref_conformance.cases import Case, Level
 from kvref_conformance.checks import all_checks
+from kvref_conformance.checks.check import Check
 from kvref_conformance.claims import Claims
-from kvref_conformance.contracts import VERBS
 from kvref_conformance.host import Hello, Host
 from kvref_conformance.managers import AREAS, MANAGERS, operations_of
 from kvref_conformance.oracle import Oracle
-from kvref_conformance.report.model import KnownResult, Report, RequirementResult
+from kvref_conformance.report.model import AreaResult, KnownResult, Report, RequirementResult
 from kvref_conformance.requirements import Requirement, load_requirements, spec_version
 from kvref_conformance.runner.evaluate import Evidence, evaluate, plan
 from kvref_conformance.runner.failures import Examiner
 from kvref_conformance.runner.known_failures import KnownFailure, settle
 from kvref_conformance.runner.survey import Survey, survey
 from kvref_conformance.runner.unasked import unasked
+from kvref_conformance.runner.unasked_of_manager import unasked_of_manager
 from kvref_conformance.runner.verdict import claimed_share, deviations, judge
 
 Progress = Callable[[Evidence], None]
@@ -38,7 +39,7 @@ class Settings:
 
     level: Level = "quick"
     areas: tuple[str, ...] = ()
-    """Verbs to check; empty: every claimed one."""
+    """Verbs and managers to check; empty: every claimed one."""
     canonical: bool = False
     """Ignore the declared choices."""
     rings: tuple[str, ...] = ("core", "numeric")
@@ -125,24 +126,12 @@ def conclude(
     rings = {name: check.ring for name, check in checks.items()}
     examiner = Examiner(host, hello, oracle, settings.smallest, settings.finds, settings.replay_command)
     results = [_result(group, spec, rings, examiner) for group in _grouped(evidence, spec)]
-    wanted = settings.areas or tuple(VERBS)
+    wanted = settings.areas or AREAS
+    asked = [(checks[item.check], item.case) for item in evidence]
     areas = tuple(
-        judge(
-            verb,
-            verb in hello.verbs,
-            [r for r in results if r.area == verb],
-            claimed_share(verb, declared) if verb in hello.verbs else 0.0,
-            unasked(
-                verb,
-                hello.verbs,
-                oracle.claims,
-                [(checks[item.check], item.case) for item in evidence if item.case.verb == verb],
-            )
-            if verb in hello.verbs
-            else (),
-        )
-        for verb in VERBS
-        if verb in wanted
+        _judged(area, hello.verbs, declared, oracle.claims, results, asked)
+        for area in AREAS
+        if area in wanted
     )
     settled: tuple[KnownResult, ...] = settle(known, results)
     failed = {r.requirement for r in results if r.failed}
@@ -170,16 +159,39 @@ def conclude(
     )
 
 
+def _judged(
+    area: str,
+    offered: Sequence[str],
+    declared: Claims,
+    held: Claims,
+    results: Sequence[RequirementResult],
+    asked: Sequence[tuple[Check, Case]],
+) -> AreaResult:
+    """Return the verdict on one area; `declared` says how much of the domain it is, `held` what was asked."""
+    if area not in offered:
+        return judge(area, False, (), 0.0)
+    mine = [(check, case) for check, case in asked if case.verb == area]
+    missed = unasked_of_manager if area in MANAGERS else unasked
+    return judge(
+        area,
+        True,
+        [r for r in results if r.area == area],
+        claimed_share(area, declared, offered),
+        missed(area, offered, held, mine),
+        operations_of(area, offered) if area in MANAGERS else (),
+    )
+
+
 def _grouped(evidence: Sequence[Evidence], spec: dict[str, Requirement]) -> list[list[Evidence]]:
-    """Group evidence by verb and requirement, in the order of the contract and the spec."""
+    """Group evidence by area and requirement, in the order of the contract and the spec."""
     groups: dict[tuple[str, str], list[Evidence]] = {}
     for item in evidence:
         groups.setdefault((item.case.verb, item.requirement), []).append(item)
-    verbs, ids = list(VERBS), list(spec)
+    areas, ids = list(AREAS), list(spec)
 
     def rank(key: tuple[str, str]) -> tuple[int, int, str]:
         known = ids.index(key[1]) if key[1] in spec else len(ids)
-        return verbs.index(key[0]), known, key[1]
+        return areas.index(key[0]), known, key[1]
 
     return [groups[key] for key in sorted(groups, key=rank)]
 
@@ -207,4 +219,4 @@ def _result(
 
 def _light(found: Evidence) -> Evidence:
     """Drop the tensors: a run keeps thousands of cases, and a failing one is asked again."""
-    return replace(found, call=None, answer=None)
+    return replace(found, call=None, answer=None, journal=())

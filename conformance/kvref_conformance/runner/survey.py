@@ -20,7 +20,7 @@ from kvref.errors import KVError
 from kvref_conformance.cases import Case
 from kvref_conformance.choices_found import find_choices
 from kvref_conformance.claims import Claims
-from kvref_conformance.contracts import ATTENDING, FORMATTED, Failed
+from kvref_conformance.contracts import ATTENDING, FORMATTED, VERBS, Failed
 from kvref_conformance.host import Host
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.inference import compare, infer
@@ -90,7 +90,8 @@ def survivors(claims: Claims) -> tuple[str, ...]:
 
     if claims.arithmetic == Arithmetic():
         return ()
-    return tuple(e.name for e in all_exhibits() if not _caught(e, claims.arithmetic))
+    computing = [e for e in all_exhibits() if set(e.verbs) & set(VERBS)]  # a manager has no arithmetic
+    return tuple(e.name for e in computing if not _caught(e, claims.arithmetic))
 
 
 def _caught(exhibit: Any, arithmetic: Arithmetic) -> bool:

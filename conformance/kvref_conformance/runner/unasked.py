@@ -15,7 +15,7 @@ from kvref_conformance.checks import all_checks
 from kvref_conformance.checks.check import Check
 from kvref_conformance.choices import CHOICES, FORMAT_CHOICES
 from kvref_conformance.claims import ALL_DTYPES, Claims
-from kvref_conformance.contracts import FORMATTED
+from kvref_conformance.contracts import FORMATTED, VERBS
 from kvref_conformance.formatted import KV_HEADS, fits, is_split
 from kvref_conformance.probes.code_cases import attends
 from kvref_conformance.probes.format_cases import places_of
@@ -45,7 +45,7 @@ def unasked(verb: str, offered: Iterable[str], claims: Claims, asked: Planned) -
     """
     if verb not in FORMATTED:
         return () if asked else ("none of its checks has a case under these claims",)
-    others = [other for other in offered if other != verb]
+    others = [other for other in offered if other in VERBS and other != verb]
     words: dict[tuple[str, str], list[object]] = {}
     for field, visited in _visited(asked).items():
         for value in getattr(claims, field):

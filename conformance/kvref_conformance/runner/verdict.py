@@ -1,12 +1,13 @@
-"""Verdicts: conformant, not conformant or not claimed, for each verb; and the exit code that follows.
+"""Verdicts: conformant, not conformant or not claimed, for each area; and the exit code that follows.
 
-An area is one verb. It is conformant if every MUST in force passed at every claimed case, and all that is
-claimed was asked: a claim that nothing was run for is not conformant, because silence is no evidence.
+An area is one verb or one manager. It is conformant if every MUST in force passed at every claimed case, and
+all that is claimed was asked: a claim that nothing was run for is not conformant, because silence is no
+evidence.
 
 Realises: KV-CONF-003 claims-are-checked, KV-CONF-006 honest-verdicts, KV-CONF-005 minimum-domain.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,11 @@ from kvref_conformance.claims import (
     ALL_DTYPES,
     ALL_FORMATS,
     ALL_HEAD_DIMS,
+    MANAGER_BLOCK_SIZES,
     Claims,
     full_claims,
 )
+from kvref_conformance.managers import MANAGERS, offering, operations_of
 from kvref_conformance.report.model import AreaResult, Deviation, Report, RequirementResult
 from kvref_conformance.runner.evaluate import plan
 
@@ -37,6 +40,7 @@ _WHOLE_DOMAIN = {
     "block_sizes": ALL_BLOCK_SIZES,
     "formats": ALL_FORMATS,
 }
+_WHOLE_OF_MANAGERS = {"block_sizes": MANAGER_BLOCK_SIZES}
 
 
 def judge(
@@ -45,8 +49,12 @@ def judge(
     results: Sequence[RequirementResult],
     share: float,
     unasked: Sequence[str] = (),
+    operations: tuple[str, ...] = (),
 ) -> AreaResult:
-    """Return the verdict on one verb from its requirements' results, and what it claims and was not asked."""
+    """Return the verdict on one area from its requirements' results, and what it claims and was not asked.
+
+    `operations` are those that a manager offers.
+    """
     if not claimed:
         return AreaResult(area=area, verdict="not claimed", reason="")
     reason = "; ".join([*_failing(results), *unasked])
@@ -62,6 +70,7 @@ def judge(
         claimed_share=share,
         margin=max((r.margin for r in results), default=0.0),
         unbounded=sum(r.unbounded for r in results),
+        operations=operations,
     )
 
 
@@ -74,15 +83,24 @@ def _failing(results: Sequence[RequirementResult]) -> list[str]:
     return [f"{len(broken)} of {len(results)} requirements fail: {names}"]
 
 
-def claimed_share(verb: str, claims: Claims) -> float:
-    """Return the part of the whole domain's cases that the claims cover, counted at level exhaustive."""
+def claimed_share(area: str, claims: Claims, offered: Sequence[str] = ()) -> float:
+    """Return the part of the whole domain's cases that the claims cover, counted at level exhaustive.
+
+    Of a manager the whole domain has all operations, features and block sizes; `offered` says what it has.
+    """
+    domain: Mapping[str, Sequence[Any]] = _WHOLE_OF_MANAGERS if area in MANAGERS else _WHOLE_DOMAIN
     inside: dict[str, Any] = {}
-    for name, whole in _WHOLE_DOMAIN.items():
+    for name, whole in domain.items():
         inside[name] = tuple(value for value in getattr(claims, name) if value in whole)
         if not inside[name]:
             return 0.0
-    claimed = len(plan((verb,), replace(claims, **inside), "exhaustive"))
-    possible = len(plan((verb,), full_claims(claims), "exhaustive"))
+    mine: tuple[str, ...] = (area,)
+    every, full = mine, full_claims(claims)
+    if area in MANAGERS:
+        mine, every = offering(area, operations_of(area, offered)), offering(area)
+        full = replace(full, block_sizes=MANAGER_BLOCK_SIZES)
+    claimed = len(plan(mine, replace(claims, **inside), "exhaustive"))
+    possible = len(plan(every, full, "exhaustive"))
     return claimed / possible if possible else 0.0
 
 
