@@ -36,7 +36,8 @@ from kvref.memory.namespace import (
 Digest = Callable[[bytes], bytes]
 
 _HEAD = struct.Struct("<II")  # tokens in the block, bytes of its rows
-_TOKEN = 8
+#: Bytes of a written token.
+TOKEN = 8
 
 
 def sha256(message: bytes) -> bytes:
@@ -71,7 +72,7 @@ def block_keys(
     if namespace.spans and parent is not None and not first:
         raise ArgumentError("start = 0, expected where the tokens stand, which spans count from")
     raw = written_tokens(tokens)
-    check_spans(namespace, first + len(raw) // _TOKEN)
+    check_spans(namespace, first + len(raw) // TOKEN)
     before = namespace_key(namespace, digest) if parent is None else parent
     return chained(raw, size, namespace, before, first, digest, tail)
 
@@ -85,19 +86,19 @@ def chained(
     raw: bytes, size: int, namespace: Namespace, before: bytes, start: int, digest: Digest, tail: bool = False
 ) -> list[bytes]:
     """Return the keys of written tokens that follow the key `before`, and stand at `start`."""
-    step, head = size * _TOKEN, _HEAD.pack(size, 0)
+    step, head = size * TOKEN, _HEAD.pack(size, 0)
     full = len(raw) - len(raw) % step
     keys = []
     if namespace.spans:
         for low in range(0, full, step):
-            before = digest(_message(raw[low : low + step], namespace, start + low // _TOKEN) + before)
+            before = digest(message(raw[low : low + step], namespace, start + low // TOKEN) + before)
             keys.append(before)
     else:
         for low in range(0, full, step):
             before = digest(head + raw[low : low + step] + before)
             keys.append(before)
     if tail and full < len(raw):
-        keys.append(digest(_message(raw[full:], namespace, start + full // _TOKEN) + before))
+        keys.append(digest(message(raw[full:], namespace, start + full // TOKEN) + before))
     return keys
 
 
@@ -130,8 +131,8 @@ def check_spans(namespace: Namespace, num_tokens: int) -> None:
         )
 
 
-def _message(block: bytes, namespace: Namespace, start: int) -> bytes:
-    """Write what a block's key digests, up to the key before it."""
-    count = len(block) // _TOKEN
+def message(block: bytes, namespace: Namespace, start: int) -> bytes:
+    """Write what the key of a block digests, up to the key before it; its tokens are given written."""
+    count = len(block) // TOKEN
     rows = written_rows(rows_between(namespace, start, start + count))
     return _HEAD.pack(count, len(rows)) + block + rows

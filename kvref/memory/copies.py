@@ -1,0 +1,88 @@
+"""Which blocks hold what a key names: usually one, more where requests computed the same block at once.
+
+The oldest copy answers for its key; when it goes, the next oldest does. A block has one key.
+
+Realises: KV-PREFIX-004 hit-contiguous, KV-PREFIX-017 evicted-not-hit.
+For porters: a map from key to block, and a second one for the few keys that have more blocks, cost less than
+a list for every key. Any hashable is a key: digests of tokens, or the ids that a trace comes with.
+Source: vLLM's map of cached block hashes (one block, or several by id).
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Copies(Generic[Key]):
+    """Keys, each with the blocks that are its copies."""
+
+    def __init__(self) -> None:
+        self._first: dict[Key, int] = {}
+        self._more: dict[Key, list[int]] = {}  # the oldest first
+        self._keys: dict[int, Key] = {}
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def run(self, keys: Iterable[Key]) -> list[int]:
+        """List the blocks of the first keys, up to the first that has none."""
+        return list(iter(map(self._first.get, keys).__next__, None))
+
+    def first(self, key: Key) -> int | None:
+        """Return the oldest copy, or None."""
+        return self._first.get(key)
+
+    def every(self, key: Key) -> list[int]:
+        """List the copies, the oldest first."""
+        return [self._first[key], *self._more.get(key, ())] if key in self._first else []
+
+    def key(self, block: int) -> Key | None:
+        """Return the key of a block, or None."""
+        return self._keys.get(block)
+
+    def blocks(self) -> list[int]:
+        """List the blocks that have keys."""
+        return list(self._keys)
+
+    def are_new(self, keys: Sequence[Key]) -> bool:
+        """Say whether the keys differ from each other and none has a copy."""
+        return self._first.keys().isdisjoint(keys) and len(set(keys)) == len(keys)
+
+    def add(self, keys: Sequence[Key], blocks: Sequence[int]) -> None:
+        """Let blocks without a key be copies, one a key."""
+        self._keys.update(zip(blocks, keys, strict=True))
+        if self.are_new(keys):
+            self._first.update(zip(keys, blocks, strict=True))
+            return
+        for key, block in zip(keys, blocks, strict=True):
+            if self._first.setdefault(key, block) != block:
+                self._more.setdefault(key, []).append(block)
+
+    def drop(self, blocks: Iterable[int]) -> None:
+        """Let blocks have no key; one that has none is left as it is."""
+        for block in blocks:
+            key = self._keys.pop(block, None)
+            if key is None:
+                continue
+            if key in self._more:
+                self._drop_copy(key, block)
+            else:
+                del self._first[key]
+
+    def check_invariants(self) -> None:
+        """Assert that keys and blocks name each other."""
+        named = {block: key for key in self._first for block in self.every(key)}
+        assert named == self._keys, "a key names a block that does not name it"
+        assert len(named) == len(self._first) + sum(map(len, self._more.values())), "a block is a copy twice"
+        assert all(self._more.values()), "a key has an empty list of further copies"
+        assert self._more.keys() <= self._first.keys(), "a key has copies, but no oldest one"
+
+    def _drop_copy(self, key: Key, block: int) -> None:
+        copies = self._more[key]
+        if self._first[key] == block:
+            self._first[key] = copies.pop(0)
+        else:
+            copies.remove(block)
+        if not copies:
+            del self._more[key]
