@@ -8,6 +8,7 @@ fields nobody has shown (`unverified`). What a field other than the canonical on
     publish "scheduled"      a request may count on blocks of a step that is never run
     release "head_first"     a block may outlive the one before it, and holds memory that nobody can hit
     evict_unit "node"        one block that is needed evicts all the blocks of its node
+    split "renews"           what a request did not hit may outlive what others did
 
 Realises: KV-PREFIX-002 hit-leaves-one, KV-PREFIX-003 hit-on-grid, KV-PREFIX-005 hit-computed, KV-PREFIX-024
 eviction-order, KV-PREFIX-025 outputs-cached.
@@ -33,6 +34,7 @@ NAMED: dict[str, tuple[str, ...]] = {
     "release": ("tail_first", "head_first"),
     "plain": ("front", "back"),
     "evict_unit": ("block", "node", "slot"),
+    "split": ("keeps", "renews"),
     "policy": ("lru", "lfu", "fifo", "mru", "filo", "slru", "priority"),
 }
 
@@ -66,6 +68,9 @@ class Profile:
     plain: str = "front"
     """Where a free block that holds nothing published joins the queue."""
     evict_unit: str = "block"
+    split: str = "keeps"
+    """What a hit that ends inside a node of a tree does to the age of the rest of it: nothing, or it is
+    accessed too (renews)."""
     policy: str = "lru"
     cached_outputs: bool = True
     """Whether blocks of decoded tokens are published."""
@@ -114,6 +119,7 @@ _ENGINES = (
         structure="radix",
         duplicates="adopt",
         evict_unit="node",
+        split="renews",
         unverified=("plain",),
     ),
     Profile(
