@@ -45,6 +45,8 @@ FORMAT_IDS = (
     *range(90, 95),
     100,
 )
+BLOCK_IDS = (*range(1, 14), *range(20, 34), *range(40, 46))
+PREFIX_IDS = (*range(1, 29), *range(30, 35), *range(40, 47), *range(50, 54))
 
 GOOD = """\
 # A chapter
@@ -156,7 +158,10 @@ def test_reader_needs_the_standard_library_alone() -> None:
     assert "'numpy'" not in done.stdout
 
 
-@pytest.mark.parametrize(("area", "numbers"), [("ATTN", ATTENTION_IDS), ("FMT", FORMAT_IDS)])
+@pytest.mark.parametrize(
+    ("area", "numbers"),
+    [("ATTN", ATTENTION_IDS), ("FMT", FORMAT_IDS), ("BLOCK", BLOCK_IDS), ("PREFIX", PREFIX_IDS)],
+)
 def test_no_requirement_is_missing(area: str, numbers: tuple[int, ...]) -> None:
     """Ids are never dropped; a retired requirement stays listed."""
     found = [name for name in load_requirements() if name.startswith(f"KV-{area}-")]
