@@ -99,10 +99,10 @@ class PrefixIndex(Generic[Key]):
             self._add(keys, row[start : start + len(keys)], contents)
             return
         for at, key in enumerate(keys):
-            own = None if contents is None else contents[at : at + 1]
-            first = self.find(key, own and own[0])
+            content = None if contents is None else contents[at]
+            first = self.find(key, content)
             if first is None:
-                self._add([key], [row[start + at]], own)
+                self._add([key], [row[start + at]], None if content is None else [content])
             elif self.profile.duplicates == "adopt":
                 self.pool.touch([first])
                 self.pool.free([row[start + at]])
