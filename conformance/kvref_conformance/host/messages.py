@@ -4,7 +4,7 @@ The suite writes one request to the program's stdin, the program writes one repl
 is in flight at a time. A call names its tensors under `inputs` and `outputs`, its scalars under `params`; for
 a tensor `q` the keys are `q` (a file), `q.dtype`, `q.shape`, and where needed `q.offset` (bytes) and
 `q.strides` (elements). A reply echoes the id and has one outcome: ok, refused, unsupported or error.
-`open`, `apply` and `close` are kept for contracts that hold state.
+Messages that hold state, `open`, `apply` and `close`, stand in `session_messages`.
 
 Realises: KV-CONF-010 wire-messages, KV-CONF-012 one-outcome.
 For porters: answer `hello` and one verb; answer `unsupported` to the rest.
@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kvref_conformance.host.session_messages import SESSION_OPS, allowed_in_reply
 from kvref_conformance.host.wire import (
     Message,
     ProtocolError,
@@ -28,8 +29,7 @@ from kvref_conformance.host.wire import (
 )
 
 WIRE = "kvref-wire/1"
-OPS = ("hello", "call", "bye")
-RESERVED_OPS = ("open", "apply", "close")
+OPS = ("hello", "call", *SESSION_OPS, "bye")
 OUTCOMES = ("ok", "refused", "unsupported", "error")
 MAX_RANK = 8
 MAX_BYTES = 2**42
@@ -189,11 +189,13 @@ def check_reply(message: Message, request: Message) -> str:
         _check_hello(message)
     elif request["op"] == "call":
         known |= {name + end for name in names(request, "outputs") for end in (".shape", ".dtype")}
+    elif request["op"] in SESSION_OPS:
+        known |= allowed_in_reply(request)
     unknown = sorted(set(message) - known)
     if unknown:
         raise ProtocolError(f"unknown key {unknown[0]!r} in the reply to {request['op']}")
-    for key in set(message) & known:
-        if key not in ("ok", "id"):
+    if request["op"] != "apply":  # what an operation gives may be a number
+        for key in set(message) & known - {"ok", "id"}:
             text(message, key)
     return outcomes[0]
 
@@ -204,7 +206,7 @@ def _check_hello(message: Message) -> None:
     if not text(message, "name"):
         raise ProtocolError("name is empty, expected the name of the implementation")
     text(message, "version")
-    if not names(message, "verbs"):
+    if not names(message, "verbs", dotted=True):
         raise ProtocolError("verbs is empty, expected at least one verb")
     if "claims" in message and "claims_file" in message:
         raise ProtocolError("a hello has claims and claims_file, expected one of them at most")

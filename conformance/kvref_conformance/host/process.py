@@ -19,12 +19,15 @@ from kvref.errors import ArgumentError
 from kvref_conformance.contracts import Answer, Call, Failed
 from kvref_conformance.foreign_text import one_line, read_text
 from kvref_conformance.host import Hello, Session
+from kvref_conformance.host.managed import check_arguments
 from kvref_conformance.host.messages import WIRE, CallRequest, call_message, check_reply
 from kvref_conformance.host.pipe import GRACE, Pipe
+from kvref_conformance.host.remote import RemoteSession
 from kvref_conformance.host.scratch import Scratch
+from kvref_conformance.host.session_messages import open_message
 from kvref_conformance.host.tensors import collect, lay, misfit
 from kvref_conformance.host.wire import Message, ProtocolError, decode, encode, integers, names, text
-from kvref_conformance.managers import Value
+from kvref_conformance.managers import MANAGERS, Value
 
 CALL_TIMEOUT = 60.0
 HELLO_TIMEOUT = 180.0
@@ -121,7 +124,11 @@ class ProcessHost:
 
         Raises: Failed.
         """
-        raise Failed("unsupported", "not yet")
+        checked = check_arguments(MANAGERS[manager], params)
+        self.hello()
+        session, pipe = self._next_id(), self._pipe
+        self._ask(lambda identity: open_message(identity, session, manager, checked))
+        return RemoteSession(manager, session, self._ask, lambda: self._pipe is not pipe)
 
     def close(self) -> None:
         """Say bye, end the program and remove its files."""
@@ -196,7 +203,7 @@ class ProcessHost:
             key[4:]: one_line(str(found)) for key, found in reply.items() if key.startswith("env.")
         }
         name, version = one_line(text(reply, "name")), one_line(text(reply, "version"))
-        return Hello(name, version, names(reply, "verbs"), claims, environment)
+        return Hello(name, version, names(reply, "verbs", dotted=True), claims, environment)
 
     def _read_claims(self, reply: Message) -> dict[str, Any]:
         found = reply.get("claims", "{}")
@@ -211,6 +218,16 @@ class ProcessHost:
         if not isinstance(claims, dict):
             raise ValueError(f"found {type(claims).__name__}, expected a JSON object")
         return claims
+
+    def _ask(self, make: Callable[[str], Message]) -> Message:
+        """Send a message of a session and return the reply.
+
+        Raises: Failed; where the program is at fault it is ended, and all its sessions are gone.
+        """
+        try:
+            return self._exchange(make(self._next_id()), self._timeout)
+        except ProtocolError as error:  # a message too long for a line: the case is at fault
+            raise TypeError(str(error)) from error
 
     def _next_id(self) -> str:
         self._count += 1

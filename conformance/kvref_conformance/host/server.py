@@ -12,9 +12,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from kvref.arrays import Array
+from kvref_conformance.host.managed import MisfitError, apply, open_manager
 from kvref_conformance.host.messages import WIRE, TensorRef, read_call
 from kvref_conformance.host.pipe import LOADING
-from kvref_conformance.host.subject import describe, failure_of, load_subject, run
+from kvref_conformance.host.session_messages import MISFIT, SESSION_OPS, given_fields, read_session
+from kvref_conformance.host.subject import describe, failure_of, load_subject, run, session_failure
 from kvref_conformance.host.tensors import view
 from kvref_conformance.host.wire import MAX_LINE, Message, ProtocolError, Value, decode, encode, join, text
 
@@ -30,6 +32,7 @@ class Server:
         self._replies = replies
         self._where = where
         self._subject: Any = None
+        self._sessions: dict[str, Any] = {}
         self._maps: dict[str, tuple[tuple[int, int, int], Array]] = {}
 
     def serve(self) -> None:
@@ -54,9 +57,11 @@ class Server:
                 return {**reply, **self._hello(request)}
             if op == "call":
                 return {**reply, **self._call(request)}
+            if op in SESSION_OPS:
+                return {**reply, "ok": True, **self._of_session(request)}
             return {**reply, "ok": True} if op == "bye" else {**reply, "unsupported": f"op {op!r}"}
         except BaseException as error:
-            kind, line, frames = failure_of(error)
+            kind, line, frames = session_failure(error) if op in SESSION_OPS else failure_of(error)
             kind = "error" if op == "hello" else kind
             return {**reply, kind: _clean(line), "trace": _clean(frames)}
 
@@ -88,6 +93,22 @@ class Server:
         for name, found in misfits.items():
             fields |= {f"{name}.dtype": found.dtype, f"{name}.shape": join(found.shape)}
         return fields
+
+    def _of_session(self, message: Message) -> dict[str, Value]:
+        request = read_session(message)
+        if request.op == "open":
+            self._sessions[request.session] = open_manager(self._subject, request.manager, request.arguments)
+            return {}
+        if request.session not in self._sessions:
+            raise ProtocolError(f"session {request.session!r} is not open")
+        if request.op == "close":
+            del self._sessions[request.session]
+            return {}
+        made = self._sessions[request.session]
+        try:
+            return given_fields(apply(made, request.manager, request.operation, request.arguments))
+        except MisfitError as error:
+            return {MISFIT: _clean(str(error))}
 
     def _tensor(self, ref: TensorRef) -> Array:
         status = os.stat(ref.path)

@@ -22,6 +22,7 @@ MAX_LINE = 64 * 1024
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)?", re.ASCII)
 _INTEGERS = re.compile(r"(?:[0-9]{1,16}(?:,[0-9]{1,16})*)?", re.ASCII)
 _FLOAT = re.compile(r"-?0x[01](?:\.[0-9a-f]{1,13})?p[+-][0-9]{1,4}|-?inf|nan", re.ASCII)
 
@@ -86,13 +87,14 @@ def get_scalar(message: Message, name: str) -> Scalar:
     return float.fromhex(value) if isinstance(value, str) and _FLOAT.fullmatch(value) else value
 
 
-def names(message: Message, key: str) -> tuple[str, ...]:
-    """Return a comma-separated list of distinct identifiers.
+def names(message: Message, key: str, *, dotted: bool = False) -> tuple[str, ...]:
+    """Return a comma-separated list of distinct identifiers; `dotted` ones may be two with a dot between.
 
     Raises: ProtocolError.
     """
     parts = tuple(part for part in text(message, key).split(",") if part)
-    if len(set(parts)) != len(parts) or not all(_NAME.fullmatch(part) for part in parts):
+    form = _DOTTED if dotted else _NAME
+    if len(set(parts)) != len(parts) or not all(form.fullmatch(part) for part in parts):
         raise ProtocolError(f"{key} = {message[key]!r}, expected distinct names separated by commas")
     return parts
 
