@@ -64,3 +64,8 @@ class Names:
         """Let ids be new when they appear again: they are something else by then."""
         for own in ids:
             self._given.pop(own, None)
+
+    def keep(self, ids: Iterable[Hashable]) -> None:
+        """Forget all other ids."""
+        kept = set(ids)
+        self._given = {own: number for own, number in self._given.items() if own in kept}

@@ -74,9 +74,9 @@ def run(program: str, session: Session, case: Case, claims: Claims) -> Run:
     """
     log = Log()
     make: Callable[..., Interpreter] = import_module(f"{__package__}.{INTERPRETERS[case.verb]}").interpreter
-    interpreter = make(session, case, claims, log)
     performed = 0
     try:
+        interpreter = make(session, case, claims, log)
         for step in parse(program):
             performed += interpreter.perform(step)
             log.step += 1

@@ -9,8 +9,9 @@ from typing import Any
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Failed
 from kvref_conformance.programs.breach import Log, Stop
+from kvref_conformance.programs.counting import FreeCount, has_null
 from kvref_conformance.programs.holders import FENCED, FREE, PINNED, SHARED, FreeOrder, Holders
-from kvref_conformance.programs.running import Session, ask_if_offered, attempt, is_refused
+from kvref_conformance.programs.running import Session, attempt, is_refused
 
 #: State of a block -> the requirement that it is not handed out in it, and why.
 _NOT_YET = {
@@ -27,11 +28,10 @@ class WatchedPool:
 
     def __init__(self, session: Session, num_blocks: int, claims: Claims, log: Log) -> None:
         self.session, self.num_blocks, self.log = session, num_blocks, log
-        self.null = claims.choice("null-block") == "reserved"
+        self.null = has_null(claims)
         self.holders = Holders(num_blocks - self.null)
         self.order = FreeOrder(claims.choice("free-order"), self.holders.capacity)
-        self._drift = 0
-        self._check_opened()
+        self._free_count = FreeCount(session, num_blocks, claims, log)
 
     def must(self, requirement: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
         """Do what must succeed. Raises: Stop if it does not."""
@@ -101,33 +101,8 @@ class WatchedPool:
 
     def count(self, *requirements: str) -> None:
         """Hold the number of free blocks to the shadow's; what waits for a step may count or not."""
-        told = ask_if_offered(self.session, "num_free", "num_free_blocks")
-        if told is None:
-            return
-        low = self.holders.num_free
-        high = low + self.holders.num_fenced
-        drift = told - high if told > high else min(told - low, 0)
-        if drift != self._drift:
-            due = low if low == high else f"{low} to {high}"
-            held = self.holders.capacity - high
-            message = (
-                f"num_free() = {told}, expected {due}: {held} of {self.holders.capacity} blocks are held"
-            )
-            self.log.breach(message, *requirements)
-        self._drift = drift
-
-    def _check_opened(self) -> None:
-        """Hold the capacity of a new pool to the declared choice."""
-        told, capacity = ask_if_offered(self.session, "num_free", "num_free_blocks"), self.holders.capacity
-        if told in (self.num_blocks - 1, self.num_blocks) and told != capacity:
-            spelled = "reserved" if self.null else "none"
-            self.log.breach(
-                f"num_free() = {told} of {self.num_blocks} blocks when opened, expected {capacity}: "
-                f"null-block is {spelled!r}",
-                "KV-BLOCK-008",
-            )
-            raise Stop
-        self.count("KV-BLOCK-004")
+        free = self.holders.num_free
+        self._free_count.check(*requirements, low=free, high=free + self.holders.num_fenced)
 
     def _also_refused(self, count: int) -> list[str]:
         """Return what else a refusal breaches: of the whole capacity, with nobody holding any of it."""

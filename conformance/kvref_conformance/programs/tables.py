@@ -1,0 +1,189 @@
+"""Programs for block tables: requests that grow, fork, are cut back and end.
+
+Steps, where r, p and c number requests and n counts tokens:
+
+    add r · append r n · fork p c · truncate r n · prune r · free r
+    fill r                       append as many tokens as there is room for
+    drain                        all requests end; then one takes the whole pool, and ends
+    add_again r · fork_onto p c · append_unknown r · truncate_unknown r · fork_unknown r c · prune_unknown r
+    free_unknown r               these must be refused
+
+An append that needs more blocks than are free must be refused as well. After every step all tables are read.
+"""
+
+from typing import Any
+
+from kvref_conformance.cases import Case
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import Failed
+from kvref_conformance.programs.breach import Log
+from kvref_conformance.programs.running import Session, attempt, is_refused
+from kvref_conformance.programs.step import Step
+from kvref_conformance.programs.tables_judged import TablesJudged
+
+#: Step -> how many numbers it takes.
+STEPS = {
+    **dict.fromkeys(("append", "fork", "truncate", "fork_onto", "fork_unknown"), 2),
+    **dict.fromkeys(("add", "prune", "free", "fill", "add_again"), 1),
+    **dict.fromkeys(("append_unknown", "truncate_unknown", "prune_unknown", "free_unknown"), 1),
+    "drain": 0,
+}
+
+
+def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Tables":
+    """Return what performs the steps of one program."""
+    return Tables(TablesJudged(session, opening(case), claims, log), log)
+
+
+def opening(case: Case) -> dict[str, Any]:
+    """Return what the tables of a case are opened with; of groups the case has lists as text."""
+    opens: dict[str, Any] = {"num_blocks": int(case.option("num_blocks"))}
+    sizes = str(case.options.get("block_sizes", case.block_size))
+    opens["block_sizes"] = [int(size) for size in sizes.split(",")]
+    if "windows" in case.options:
+        opens["windows"] = [int(window) for window in str(case.option("windows")).split(",")]
+    return opens
+
+
+class Tables:
+    """Performs the steps of one program on block tables."""
+
+    def __init__(self, judged: TablesJudged, log: Log) -> None:
+        self.judged, self.session, self.log = judged, judged.session, log
+        self.sharing = judged.sharing
+
+    def perform(self, step: Step) -> bool:
+        """Perform a step, or pass it over."""
+        if STEPS.get(step.name) != len(step.numbers) or not getattr(self, step.name)(*step.numbers):
+            return False
+        self.log.note(step, self.judged.as_told(step.numbers[: 2 if step.name == "fork" else 1]))
+        return True
+
+    def finish(self) -> None:
+        """Ask nothing more: every step was judged."""
+
+    def add(self, request: int) -> bool:
+        """Begin a request."""
+        if request in self.sharing.rows or request < 0:
+            return False
+        self.judged.must("KV-BLOCK-033", "add", request=request)
+        self.sharing.add(request)
+        self.judged.begin(request)
+        self.judged.after_step("KV-BLOCK-032", request)
+        return True
+
+    def append(self, request: int, count: int) -> bool:
+        """Let a request have more tokens, or ask for more than there is room for."""
+        if request not in self.sharing.rows or count < 1:
+            return False
+        needed, free = self.sharing.needed(request, count), self.sharing.num_free
+        answer = attempt(self.session, "append", request=request, num_tokens=count)
+        said = f"append({request}, {count}), which needs {needed} blocks of {free} that are free"
+        if not isinstance(answer, Failed):
+            self.judged.appended(request, count, answer)
+            if needed > free:
+                self.judged.stop(f"{said}, was not refused", "KV-BLOCK-032")
+        elif needed > free:
+            self.judged.refused(request, said)
+        else:
+            whole = len(self.sharing.rows) == 1 and not self.sharing.num_tokens[request]
+            also = ["KV-BLOCK-009"] if whole and not self.sharing.most(request) > count else []
+            self.judged.stop(f"{said}: {answer}", "KV-BLOCK-003", *also)
+        return True
+
+    def fill(self, request: int) -> bool:
+        """Let a request have as many tokens as there is room for."""
+        return request in self.sharing.rows and self.append(request, self.sharing.most(request))
+
+    def fork(self, parent: int, child: int) -> bool:
+        """Begin a request with all tokens of another."""
+        if parent not in self.sharing.rows or child in self.sharing.rows or child < 0:
+            return False
+        self.judged.must("KV-BLOCK-023", "fork", parent=parent, child=child)
+        self.sharing.fork(parent, child)
+        self.judged.begin(child, parent)
+        self.judged.forked(parent, child)
+        self.judged.after_step("KV-BLOCK-023", child)
+        return True
+
+    def truncate(self, request: int, count: int) -> bool:
+        """Keep only the first tokens."""
+        if request not in self.sharing.rows or not self.sharing.may_truncate(request, count):
+            return False
+        self.judged.must("KV-BLOCK-026", "truncate", request=request, num_tokens=count)
+        self.sharing.truncate(request, count)
+        self.judged.cut_back(request, count)
+        self.judged.after_step("KV-BLOCK-026", request)
+        return True
+
+    def prune(self, request: int) -> bool:
+        """Let go of what no later token attends to."""
+        if request not in self.sharing.rows or not any(self.sharing.windows):
+            return False
+        self.judged.must("KV-BLOCK-030", "prune", request=request)
+        self.sharing.prune(request)
+        self.judged.after_step("KV-BLOCK-030", request)
+        return True
+
+    def free(self, request: int) -> bool:
+        """End a request."""
+        if request not in self.sharing.rows:
+            return False
+        self.judged.must("KV-BLOCK-029", "free", request=request)
+        shared = self.sharing.free(request)
+        self.judged.end(request)
+        self.judged.after_step("KV-BLOCK-023" if shared else "KV-BLOCK-029")
+        return True
+
+    def drain(self) -> bool:
+        """End all requests; let one take the whole pool, and end it."""
+        for request in list(self.sharing.rows):
+            self.free(request)
+        return self.add(0) and (self.fill(0) or True) and self.free(0)
+
+    def add_again(self, request: int) -> bool:
+        """Begin a request that is there."""
+        return request in self.sharing.rows and self._refuses("add", request=request)
+
+    def fork_onto(self, parent: int, child: int) -> bool:
+        """Fork into a request that is there."""
+        there = parent in self.sharing.rows and child in self.sharing.rows
+        return there and self._refuses("fork", parent=parent, child=child)
+
+    def append_unknown(self, request: int) -> bool:
+        """Append to a request that is not there."""
+        return self._is_new(request) and self._refuses("append", request=request, num_tokens=1)
+
+    def truncate_unknown(self, request: int) -> bool:
+        """Cut back a request that is not there."""
+        return self._is_new(request) and self._refuses("truncate", request=request, num_tokens=0)
+
+    def fork_unknown(self, parent: int, child: int) -> bool:
+        """Fork a request that is not there."""
+        new = parent != child and self._is_new(parent) and self._is_new(child)
+        return new and self._refuses("fork", parent=parent, child=child)
+
+    def prune_unknown(self, request: int) -> bool:
+        """Prune a request that is not there."""
+        windows = any(self.sharing.windows)
+        return windows and self._is_new(request) and self._refuses("prune", request=request)
+
+    def free_unknown(self, request: int) -> bool:
+        """End a request that is not there."""
+        return self._is_new(request) and self._refuses("free", request=request)
+
+    def _is_new(self, request: int) -> bool:
+        return request >= 0 and request not in self.sharing.rows
+
+    def _refuses(self, operation: str, **arguments: int) -> bool:
+        """Ask for what must be refused and change nothing."""
+        said = f"{operation}({', '.join(map(str, arguments.values()))})"
+        if not is_refused(self.session, operation, **arguments):
+            self.judged.stop(f"{said} was not refused", "KV-BLOCK-033")
+        self.judged.unchanged(f"after {said} was refused", "KV-BLOCK-033")
+        for request in arguments.values():
+            if self._is_new(request) and not is_refused(
+                self.session, "block_table", request=request, group=0
+            ):
+                self.judged.stop(f"request {request} is there after {said} was refused", "KV-BLOCK-033")
+        return True
