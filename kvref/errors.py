@@ -51,3 +51,7 @@ class OwnershipError(KVError):
 
 class TraceError(KVError):
     """A line of a trace, or the file it is in, is not what the format says."""
+
+
+class HistoryError(KVError):
+    """A line of a history, or the file it is in, is not what the format says."""

@@ -1,0 +1,124 @@
+"""Histories: what an engine did with its cache, one event a line, as a program can check it afterwards.
+
+A line is a flat JSON object: its `event` says what happened, its other fields are those that
+`kvref.memory.events` gives the event. One event covers a run of tokens, of blocks, or a whole batch, so a
+step of an engine is a few lines; slots follow from the block tables, and are named only where a kernel was
+given others. The first line opens the history and names the pool, and the order of the lines is the order in
+which things happened.
+
+Realises: KV-BLOCK-042 history-wellformed.
+For porters: write `open`, `request`, `allocate`, `compute`, `decode`, `free` and `finish` first; a prefix
+cache adds `hit`, `publish` and `evict`.
+Source: JSON Lines; the events are those of the chapter on memory.
+"""
+
+import json
+import reprlib
+from collections.abc import Iterable
+from typing import Any
+
+from kvref.errors import HistoryError
+from kvref.memory.events import EVENTS, FIELDS, KINDS, Test
+
+Event = dict[str, Any]
+
+_INT = frozenset({int})
+
+_TESTS: dict[str, dict[str, Test]] = {
+    kind: {"event": lambda value: True}
+    | {name: KINDS[FIELDS[name][0]].holds for name in (*fields.required, *fields.optional)}
+    for kind, fields in EVENTS.items()
+}
+_REQUIRED = {kind: frozenset(fields.required) for kind, fields in EVENTS.items()}
+_PARALLEL = {kind: fields.parallel for kind, fields in EVENTS.items() if fields.parallel}
+
+
+def check(event: Any) -> None:
+    """Check that an event has the fields of its kind, and each of them its own.
+
+    Raises: HistoryError naming event and field, what was found, what was expected.
+    """
+    kind = event.get("event") if type(event) is dict else None
+    if type(kind) is not str or kind not in _TESTS:
+        raise _no_event(event, kind)
+    tests = _TESTS[kind]
+    for name, value in event.items():
+        if name not in tests:
+            raise HistoryError(f"{kind} has the field {shown(name)}, expected {_listed(kind)}")
+        if not tests[name](value):
+            raise HistoryError(f"{kind}.{name} = {shown(value)}, expected {KINDS[FIELDS[name][0]].expected}")
+    if not _REQUIRED[kind] <= event.keys():
+        missing = next(name for name in EVENTS[kind].required if name not in event)
+        raise HistoryError(f"{kind} has no field {missing}, expected {KINDS[FIELDS[missing][0]].expected}")
+    if kind in _PARALLEL:
+        first, *rest = _PARALLEL[kind]
+        for name in rest:
+            if len(event[name]) != len(event[first]):
+                raise HistoryError(
+                    f"{kind}.{name} has {len(event[name])} items, expected {len(event[first])}, one for each "
+                    f"of {kind}.{first}"
+                )
+
+
+def written(event: Event) -> str:
+    """Return an event as the line that says it, without the end of the line.
+
+    Raises: HistoryError, as `check`.
+    """
+    check(event)
+    return json.dumps(event, separators=(",", ":"))
+
+
+def expanded(blocks: list[Any], limit: int = 1 << 20) -> list[int]:
+    """Return the ids of a list of ids and runs.
+
+    Raises: HistoryError if there are more than `limit`.
+    """
+    if _INT.issuperset(map(type, blocks)):
+        return blocks
+    count = sum(1 if type(item) is int else item[1] for item in blocks)
+    if count > limit:
+        raise HistoryError(f"runs of {count} ids, expected at most {limit} in one event")
+    runs = (range(i, i + 1) if type(i) is int else range(i[0], i[0] + i[1]) for i in blocks)
+    return [block for run in runs for block in run]
+
+
+def compressed(blocks: Iterable[int]) -> list[Any]:
+    """Return ids with every three or more that count upwards written as a run [first, count]."""
+    runs: list[list[int]] = []
+    for block in blocks:
+        if runs and block >= 0 and block == sum(runs[-1]):
+            runs[-1][1] += 1
+        else:
+            runs.append([block, 1])
+    return [
+        item
+        for first, count in runs
+        for item in ([[first, count]] if count > 2 else range(first, first + count))
+    ]
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message, however long or deep it is."""
+    try:
+        text = _SHORT.repr(value)
+    except (ValueError, RecursionError):
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxother = _SHORT.maxstring = _SHORT.maxlong = 60
+
+
+def _no_event(event: Any, kind: Any) -> HistoryError:
+    if type(event) is not dict:
+        return HistoryError(f"the line holds {shown(event)}, expected an object")
+    if "event" not in event:
+        return HistoryError(f"no field event, expected one of {', '.join(EVENTS)}")
+    return HistoryError(f"event = {shown(kind)}, expected one of {', '.join(EVENTS)}")
+
+
+def _listed(kind: str) -> str:
+    names = (*EVENTS[kind].required, *EVENTS[kind].optional)
+    return f"{', '.join(names)} at most" if names else "none but event"
