@@ -1,0 +1,134 @@
+"""What has been published since the last reset: what a request may hit, and what it must.
+
+Only ends of blocks are kept, for a hit covers whole blocks, whatever else it may cover. What an aborted
+request computed may be hit and need not be. Nothing must be hit once a block had to be taken from someone
+else's past, which is why blocks given out are counted.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from kvref_conformance.claims import Claims
+from kvref_conformance.programs.cells import Cells
+from kvref_conformance.programs.prompts import Prompt
+
+
+@dataclass
+class Entry:
+    """What is known of one prefix that ends with a block."""
+
+    parent: int | None
+    """The prefix one block shorter."""
+    of_prompt: bool = False
+    """Whether some request had all of it as prompt; otherwise some of it was decoded."""
+    finished: bool = False
+    live: set[int] = field(default_factory=set)
+    """Requests that computed or hit it, and have not ended."""
+    slots: set[int] = field(default_factory=set)
+    """Slots in which its last token was ever written."""
+
+
+@dataclass
+class Ledger:
+    """Prefixes by the label of their last token."""
+
+    block_size: int
+    capacity: int
+    full_hit: str
+    outputs: bool
+    given_out: int = 0
+    """Blocks given out for writing since the last reset."""
+    entries: dict[int, Entry] = field(default_factory=dict)
+    children: dict[int, set[int]] = field(default_factory=dict)
+
+    @staticmethod
+    def under(claims: Claims, block_size: int, capacity: int) -> "Ledger":
+        """Return an empty ledger for what a subject declares."""
+        outputs = claims.choice("cached-outputs") == "yes"
+        return Ledger(block_size, capacity, claims.choice("full-hit"), outputs)
+
+    def ends(self, num_tokens: int) -> Iterator[int]:
+        """Yield the last position of every full block."""
+        yield from range(self.block_size - 1, num_tokens, self.block_size)
+
+    def publish(self, prompt: Prompt, slots: list[int], request: int) -> None:
+        """Note what a request computed, up to the last of its slots."""
+        parent = None
+        for end in self.ends(len(slots)):
+            own = prompt.labels[end]
+            entry = self.entries.setdefault(own, Entry(parent))
+            entry.of_prompt |= end < prompt.prompt_len
+            entry.live.add(request)
+            entry.slots.add(slots[end])
+            if parent is not None:
+                self.children.setdefault(parent, set()).add(own)
+            parent = own
+
+    def end(self, request: int, *, finished: bool) -> None:
+        """Note that a request has ended."""
+        for entry in self.entries.values():
+            if request in entry.live:
+                entry.live.discard(request)
+                entry.finished |= finished
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.given_out = 0
+        self.entries.clear()
+        self.children.clear()
+
+    def most(self, num_tokens: int) -> int:
+        """Return how many tokens of a request may be hit, if all of them are there."""
+        floor = (num_tokens - 1) // self.block_size * self.block_size
+        whole = self.full_hit == "last_token" and num_tokens % self.block_size == 0
+        return num_tokens - 1 if whole else floor
+
+    def due(self, prompt: Prompt, *, outputs: bool | None = None) -> int:
+        """Return how many tokens of a request must be hit, if nothing had to be evicted."""
+        if self.given_out > self.capacity:
+            return 0
+        return self._surely(prompt, self.outputs if outputs is None else outputs)
+
+    def published(self, prompt: Prompt) -> int:
+        """Return how many tokens of a request have been published at all."""
+        return self._run(prompt, lambda entry: True)
+
+    def allowed(self, prompt: Prompt) -> int:
+        """Return how many tokens of a request have been published, decoded ones as declared."""
+        return self._run(prompt, lambda entry: entry.of_prompt or self.outputs)
+
+    def shared(self, prompt: Prompt, cells: Cells, held: set[int]) -> int:
+        """Count the blocks of a request that it will surely find in blocks that others hold."""
+        count = 0
+        for end in self.ends(self._surely(prompt, self.outputs)):
+            slots = self.entries[prompt.labels[end]].slots
+            if len(slots) > 1 or not all(slot // self.block_size in held for slot in slots):
+                break
+            count += all(cells.holds(slot, prompt.labels[end]) for slot in slots)
+        return count
+
+    def orphans(self, own: int, cells: Cells, gone: set[int]) -> bool:
+        """Say whether taking a prefix's only block leaves a longer one behind, in a block not taken."""
+        entry = self.entries.get(own)
+        if entry is None or len(entry.slots) > 1:
+            return False
+        for child in self.children.get(own, ()):
+            slots = self.entries[child].slots
+            if len(slots) == 1 and all(
+                cells.holds(slot, child) and slot // self.block_size not in gone for slot in slots
+            ):
+                return True
+        return False
+
+    def _surely(self, prompt: Prompt, outputs: bool) -> int:
+        run = self._run(prompt, lambda e: (e.finished or bool(e.live)) and (e.of_prompt or outputs))
+        return min(run, self.most(len(prompt.tokens)))
+
+    def _run(self, prompt: Prompt, holds: Callable[[Entry], bool]) -> int:
+        found = 0
+        for end in self.ends(len(prompt.tokens)):
+            entry = self.entries.get(prompt.labels[end])
+            if entry is None or not holds(entry):
+                break
+            found = end + 1
+        return found

@@ -1,0 +1,35 @@
+"""Requests of a prefix cache that have been admitted and have not ended."""
+
+from dataclasses import dataclass, field
+
+from kvref_conformance.programs.prompts import Prompt
+
+
+@dataclass
+class Live:
+    """A request that has been admitted and has not ended."""
+
+    prompt: Prompt
+    hit: int
+    slots: list[int] = field(default_factory=list)
+    """Of all tokens that are cached or scheduled, as the subject last said."""
+    pending: list[int] = field(default_factory=list)
+    """Those of them that a step in flight will write."""
+
+    @property
+    def computed(self) -> int:
+        """Tokens that are cached or computed."""
+        return len(self.slots) - len(self.pending)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every token is computed."""
+        return self.computed == len(self.prompt.tokens)
+
+
+@dataclass
+class Told:
+    """What has happened since the last reset that a missing hit may come from."""
+
+    refused_admission: bool = False
+    refused_reset: bool = False

@@ -1,0 +1,40 @@
+"""What is looked at after every operation on a prefix cache: the slots of each request, and the count."""
+
+from typing import TYPE_CHECKING
+
+from kvref_conformance.programs.running import ask_if_offered
+
+if TYPE_CHECKING:
+    from kvref_conformance.programs.watched_cache import WatchedCache
+
+#: Requirements about an operation that must change nothing, slots included.
+UNCHANGED = ("KV-PREFIX-015", "KV-PREFIX-019", "KV-PREFIX-027")
+
+
+def look_at_slots(cache: "WatchedCache", request: int, counts: str) -> None:
+    """Hold every slot that has moved to hold what belongs there, and follow it. Raises: Stop."""
+    one = cache.live[request]
+    told = ask_if_offered(cache.session, "slots", "slots", request=request)
+    if told is None or told == one.slots:
+        return
+    requirement = counts if counts in UNCHANGED else "KV-PREFIX-026"
+    if len(told) != len(one.slots):
+        cache.stop(f"slots({request}) are {len(told)}, expected {len(one.slots)}", requirement)
+    for at, (slot, known) in enumerate(zip(told, one.slots, strict=True)):
+        wrong = cache.cells.blame(slot, one.prompt, at) if slot != known else None
+        if wrong is not None:
+            also = ["KV-PREFIX-020"] if cache.is_twice(one.prompt, at) else []
+            where = f"slots({request}) moved position {at} to slot {slot}"
+            cache.stop(f"{where}: it holds {wrong[1]}", requirement, *also)
+    one.slots = list(told)
+
+
+def look_at_count(cache: "WatchedCache", requirement: str) -> None:
+    """Hold the count of free blocks to what requests hold. Raises: Stop."""
+    told = ask_if_offered(cache.session, "num_free", "num_free_blocks")
+    if told is None or told == cache.free:
+        return
+    said = f"num_free() = {told}, expected {cache.free}"
+    also = ["KV-PREFIX-020"] if cache.twice else []
+    held = len(cache.held())
+    cache.stop(f"{said}: requests hold {held} of {cache.capacity} blocks", requirement, *also)

@@ -1,0 +1,210 @@
+"""Programs for a prefix cache: requests that name documents, and what each of them reads.
+
+Steps, where r is a request, d a document, n and m numbers of tokens:
+
+    admit r d n d n …        begin a request with n tokens of document d, then n of the next; schedule all
+    part r m d n …           the same, but schedule at most m tokens that are not cached
+    more r m                 schedule at most m more tokens of the prompt
+    decode r d n …           let decoded tokens join, and schedule them
+    commit r                 what is scheduled is computed now
+    finish r · abort r       a request ends; it is finished only when all of it is computed
+    reset                    forget everything; must be refused while there is a request
+    adapter r a · version r a · salt r a · image r d o n · embed r d o n
+                             what request r is admitted with: text a, or n rows of digest d from position o on
+    again r · stranger r · huge r · nothing r · negative r · minus r
+                             must be refused: a second admission, operations on a request that is not there,
+                             more tokens than there are slots, no tokens, −1 new tokens, a token −1
+
+Between an admission or an extension and its commit a step is in flight. Steps of requests may overlap.
+"""
+
+from dataclasses import dataclass, field
+
+from kvref_conformance.cases import Case
+from kvref_conformance.claims import Claims
+from kvref_conformance.managers import MAX_LIST
+from kvref_conformance.programs.breach import Log
+from kvref_conformance.programs.prompts import Given, Part, Prompt, are_pairs, tokens_of
+from kvref_conformance.programs.running import Session
+from kvref_conformance.programs.step import Step
+from kvref_conformance.programs.watched_cache import WatchedCache
+
+#: Step -> how many numbers it takes, at least and at most.
+STEPS = {
+    name: (least, most)
+    for least, most, names in (
+        (3, 65, "admit decode"),
+        (4, 66, "part"),
+        (2, 2, "more adapter version salt"),
+        (1, 1, "commit finish abort again stranger huge nothing negative minus"),
+        (4, 4, "image embed"),
+        (0, 0, "reset"),
+    )
+    for name in names.split()
+}
+#: Step that names a text -> the argument that passes it.
+TEXTS = {"adapter": "adapter", "version": "adapter_version", "salt": "salt"}
+PARTS = {"image": "media", "embed": "embeddings"}
+
+
+def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Prefixes":
+    """Return what performs the steps of one program."""
+    return Prefixes(WatchedCache(session, case, claims, log), log)
+
+
+@dataclass
+class Draft:
+    """What the next admission of a request is to be given."""
+
+    texts: dict[str, int] = field(default_factory=dict)
+    media: list[Part] = field(default_factory=list)
+    embeddings: list[Part] = field(default_factory=list)
+
+    def given(self) -> Given:
+        """Return it, parts in the order of their positions."""
+        media, embeddings = (sorted(p, key=lambda part: part.offset) for p in (self.media, self.embeddings))
+        return Given(dict(self.texts), tuple(media), tuple(embeddings))
+
+
+class Prefixes:
+    """Performs the steps of one program on one prefix cache."""
+
+    def __init__(self, cache: WatchedCache, log: Log) -> None:
+        self.cache, self.log = cache, log
+        self.drafts: dict[int, Draft] = {}
+
+    def perform(self, step: Step) -> bool:
+        """Perform a step, or pass it over."""
+        least, most = STEPS.get(step.name, (1, 0))
+        if not least <= len(step.numbers) <= most or min(step.numbers, default=0) < 0:
+            return False
+        if step.name in TEXTS:
+            return self._text(TEXTS[step.name], *step.numbers)
+        if step.name in PARTS:
+            return self._part(PARTS[step.name], *step.numbers)
+        if not getattr(self, f"do_{step.name}")(*step.numbers):
+            return False
+        self.log.note(step, "then", self.cache.free, "are free")
+        return True
+
+    def finish(self) -> None:
+        """Ask nothing more."""
+
+    def do_admit(self, request: int, *pairs: int) -> bool:
+        """Begin a request and schedule all of it."""
+        return self.do_part(request, sum(pairs[1::2]), *pairs)
+
+    def do_part(self, request: int, most: int, *pairs: int) -> bool:
+        """Begin a request and schedule some of it."""
+        given = self.drafts.get(request, Draft()).given()
+        count = sum(pairs[1::2])
+        if request in self.cache.live or not are_pairs(pairs) or not given.fits(count):
+            return False
+        if most < 1 or count > MAX_LIST or not given.features <= set(self.cache.claims.features):
+            return False
+        self.drafts.pop(request, None)
+        self.cache.admit(request, Prompt(given, tokens_of(pairs)), min(most, count))
+        return True
+
+    def do_more(self, request: int, most: int) -> bool:
+        """Schedule more of a prompt."""
+        one = self.cache.live.get(request)
+        if one is None or one.pending or one.is_whole or most < 1:
+            return False
+        self.cache.extend(request, [], min(most, len(one.prompt.tokens) - one.computed))
+        return True
+
+    def do_decode(self, request: int, *pairs: int) -> bool:
+        """Let decoded tokens join."""
+        one = self.cache.live.get(request)
+        if one is None or not one.is_whole or not are_pairs(pairs):
+            return False
+        tokens = tokens_of(pairs)
+        if len(one.prompt.tokens) + len(tokens) > MAX_LIST:
+            return False
+        self.cache.extend(request, tokens, len(tokens))
+        return True
+
+    def do_commit(self, request: int) -> bool:
+        """Let what is scheduled be computed."""
+        if request not in self.cache.live or not self.cache.live[request].pending:
+            return False
+        self.cache.commit(request)
+        return True
+
+    def do_finish(self, request: int) -> bool:
+        """End a request that is computed."""
+        if request not in self.cache.live or not self.cache.live[request].is_whole:
+            return False
+        self.cache.end(request, "finish")
+        return True
+
+    def do_abort(self, request: int) -> bool:
+        """End a request, whatever it has computed."""
+        if request in self.cache.live:
+            self.cache.end(request, "abort")
+            return True
+        return False
+
+    def do_reset(self) -> bool:
+        """Forget everything, or be refused."""
+        self.cache.reset()
+        return True
+
+    def do_again(self, request: int) -> bool:
+        """Admit a request that is there, with tokens of its own."""
+        if (one := self.cache.live.get(request)) is None:
+            return False
+        self._refused(request, one.prompt.tokens)
+        return True
+
+    def do_stranger(self, request: int) -> bool:
+        """Ask every operation about a request that is not there."""
+        if request in self.cache.live:
+            return False
+        for operation in ("extend", "commit", "finish", "abort", "slots"):
+            arguments = {"tokens": [1], "max_new_tokens": 1} if operation == "extend" else {}
+            self.cache.must_not("KV-PREFIX-027", operation, request=request, **arguments)
+        return True
+
+    def do_huge(self, request: int) -> bool:
+        """Admit one token more than there are slots, all at once."""
+        count = self.cache.capacity * self.cache.block_size + 1
+        return count <= MAX_LIST and self._nonsense(request, tokens_of([1, count]))
+
+    def do_nothing(self, request: int) -> bool:
+        """Admit a request without tokens."""
+        return self._nonsense(request, [])
+
+    def do_negative(self, request: int) -> bool:
+        """Schedule fewer tokens than none."""
+        return self._nonsense(request, tokens_of([1, 1]), -1)
+
+    def do_minus(self, request: int) -> bool:
+        """Admit a token that no vocabulary has: tokens are positive."""
+        return self._nonsense(request, [*tokens_of([1, self.cache.block_size]), -1])
+
+    def _nonsense(self, request: int, tokens: list[int], most: int | None = None) -> bool:
+        if request in self.cache.live:
+            return False
+        self._refused(request, tokens, most)
+        self.cache.must_not("KV-PREFIX-027", "slots", request=request)
+        return True
+
+    def _refused(self, request: int, tokens: list[int], most: int | None = None) -> None:
+        scheduled = len(tokens) if most is None else most
+        asked = {"request": request, "tokens": tokens, "max_new_tokens": scheduled}
+        self.cache.must_not("KV-PREFIX-027", "admit", **asked)
+
+    def _text(self, name: str, request: int, number: int) -> bool:
+        if request in self.cache.live or name not in self.cache.claims.features:
+            return False
+        self.drafts.setdefault(request, Draft()).texts[name] = number
+        return True
+
+    def _part(self, name: str, request: int, digest: int, offset: int, length: int) -> bool:
+        if request in self.cache.live or name not in self.cache.claims.features or not length:
+            return False
+        draft = self.drafts.setdefault(request, Draft())
+        (draft.media if name == "media" else draft.embeddings).append(Part(digest, offset, length))
+        return True

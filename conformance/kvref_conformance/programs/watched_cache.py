@@ -1,0 +1,217 @@
+"""A prefix cache that is asked and watched: every answer is held to the shadow beside it.
+
+The shadow follows the subject: slots are its own, and the shadow only knows what was written into each. Three
+things are looked at after every operation: the slots of every request, the count of free blocks, the events.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from kvref_conformance.cases import Case
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import Failed
+from kvref_conformance.programs.breach import Log, Names, Stop
+from kvref_conformance.programs.cells import Cell, Cells
+from kvref_conformance.programs.hits import copied_tail, judge_hit
+from kvref_conformance.programs.ledger import Ledger
+from kvref_conformance.programs.live import Live, Told
+from kvref_conformance.programs.looks import look_at_count, look_at_slots
+from kvref_conformance.programs.mirror import Mirror
+from kvref_conformance.programs.prompts import Prompt
+from kvref_conformance.programs.running import Session, attempt, is_refused
+from kvref_conformance.programs.writes import judge_writes
+
+
+class WatchedCache:
+    """One session, the shadow of its memory, and what is published."""
+
+    def __init__(self, session: Session, case: Case, claims: Claims, log: Log) -> None:
+        self.session, self.claims, self.log = session, claims, log
+        self.block_size = case.block_size
+        self.num_blocks = int(case.option("num_blocks"))
+        self.null = claims.choice("null-block") == "reserved"
+        self.capacity = self.num_blocks - self.null
+        self.cells = Cells(weak="hash_bits" in case.options)
+        self.ledger = Ledger.under(claims, case.block_size, self.capacity)
+        self.mirror = Mirror(self.ledger, log)
+        self.live: dict[int, Live] = {}
+        self.twice: set[int] = set()
+        """Ends of blocks that two requests computed at one time."""
+        self.told = Told()
+        self.names = Names()
+        self.eager = claims.choice("publish-time") == "scheduled"
+        look_at_count(self, "KV-PREFIX-022")
+
+    @property
+    def free(self) -> int:
+        """How many blocks no request holds."""
+        return self.capacity - len(self.held())
+
+    def held(self, but: int | None = None) -> set[int]:
+        """Return the blocks that requests hold."""
+        return {self.block(s) for name, one in self.live.items() if name != but for s in one.slots}
+
+    def block(self, slot: int) -> int:
+        """Return the block of a slot."""
+        return slot // self.block_size
+
+    def blocks_of(self, num_tokens: int) -> int:
+        """Count the blocks of so many tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def stop(self, message: str, *requirements: str) -> NoReturn:
+        """Write down a breach after which nothing can be judged."""
+        self.log.breach(message, *requirements)
+        raise Stop
+
+    def must(self, requirement: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """Do what must succeed. Raises: Stop if it does not."""
+        answer = attempt(self.session, operation, **arguments)
+        if isinstance(answer, Failed):
+            self.stop(f"{operation}({_shown(arguments)}): {answer}", requirement)
+        return answer
+
+    def must_not(self, requirement: str, operation: str, **arguments: Any) -> None:
+        """Do what must be refused and change nothing, if it is offered. Raises: Stop if it is not refused."""
+        try:
+            refused = is_refused(self.session, operation, **arguments)
+        except Failed as failed:
+            if failed.kind != "unsupported":
+                raise
+            return
+        if not refused:
+            self.stop(f"{operation}({_shown(arguments)}) was not refused", requirement)
+        self.look(requirement)
+
+    def admit(self, request: int, prompt: Prompt, most: int) -> None:
+        """Admit a request and judge its hit and its new slots. Raises: Stop if they cannot be followed."""
+        count = len(prompt.tokens)
+        self.mirror.predict(prompt)
+        arguments: dict[str, Any] = {"request": request, "tokens": prompt.tokens, "max_new_tokens": most}
+        answer = attempt(self.session, "admit", **arguments, **prompt.given.arguments())
+        said = f"admit(request {request}, {count} tokens, max_new_tokens {most})"
+        if isinstance(answer, Failed):
+            self._refused(said, answer, self._needed(prompt))
+            return
+        hit, slots = answer["num_cached_tokens"], answer["slots"]
+        said = f"{said} hits {hit} tokens"
+        if self.blocks_of(count) > self.capacity:
+            self.stop(f"{said}: {count} tokens in {self.capacity} blocks", "KV-PREFIX-027")
+        copied_tail(self, request, prompt, hit, slots)
+        judge_hit(self, said, prompt, hit, slots[: max(hit, 0)])
+        if not 0 <= hit <= count or len(slots) != hit + min(most, count - hit):
+            due = hit + min(most, count - hit)
+            self.stop(f"{said} and gives {len(slots)} slots, expected {due}", "KV-PREFIX-026")
+        self.mirror.compare(said, hit)
+        self.live[request] = Live(prompt, hit, slots[:hit])
+        self._schedule(request, said, slots[hit:])
+
+    def extend(self, request: int, tokens: list[int], most: int) -> None:
+        """Let tokens join a request, schedule more, and judge the slots. Raises: Stop, as `admit`."""
+        one = self.live[request]
+        total = len(one.prompt.tokens) + len(tokens)
+        stop = min(len(one.slots) + most, total)
+        said = f"extend(request {request}, {len(tokens)} tokens, max_new_tokens {most})"
+        answer = attempt(self.session, "extend", request=request, tokens=tokens, max_new_tokens=most)
+        if isinstance(answer, Failed):
+            self._refused(said, answer, self.blocks_of(stop) - self.blocks_of(len(one.slots)))
+            return
+        one.prompt.add(tokens)
+        if len(answer["slots"]) != stop - len(one.slots):
+            due = stop - len(one.slots)
+            self.stop(f"{said} gives {len(answer['slots'])} slots, expected {due}", "KV-PREFIX-026")
+        self._schedule(request, said, answer["slots"])
+
+    def commit(self, request: int) -> None:
+        """Let what is scheduled be computed. Raises: Stop if that is refused."""
+        self.must("KV-PREFIX-026", "commit", request=request)
+        one = self.live[request]
+        self.cells.commit(one.pending, request)
+        one.pending = []
+        if self.claims.choice("publish-time") != "finished":
+            self.ledger.publish(one.prompt, one.slots, request)
+        self.look("KV-PREFIX-022")
+
+    def end(self, request: int, operation: str) -> None:
+        """Finish or abort a request. Raises: Stop if that is refused."""
+        self.must("KV-PREFIX-022", operation, request=request)
+        one = self.live.pop(request)
+        self.cells.drop(one.pending, request)
+        if operation == "finish":
+            self.ledger.publish(one.prompt, one.slots, request)
+        self.ledger.end(request, finished=operation == "finish")
+        self.look("KV-PREFIX-022")
+
+    def reset(self) -> None:
+        """Reset the cache, or ask for it while requests hold blocks. Raises: Stop if the answer is wrong."""
+        if self.live:
+            self.told.refused_reset = True
+            self.must_not("KV-PREFIX-015", "reset")
+            return
+        self.must("KV-PREFIX-015", "reset")
+        self.cells.reset()
+        self.ledger.reset()
+        self.told = Told()
+        self.look("KV-PREFIX-015")
+        self.mirror.expect_empty()
+
+    def look(self, counts: str) -> None:
+        """Look at slots, count and events; `counts` is the requirement that a wrong count breaches."""
+        for request in self.live:
+            look_at_slots(self, request, counts)
+        look_at_count(self, counts)
+        if not self.live:
+            self.twice.clear()
+        self.mirror.take(self.session)
+
+    def is_twice(self, prompt: Prompt, at: int) -> bool:
+        """Say whether two requests computed the block of a position at one time."""
+        end = at // self.block_size * self.block_size + self.block_size - 1
+        return end < len(prompt.labels) and prompt.labels[end] in self.twice
+
+    def _schedule(self, request: int, said: str, slots: list[int]) -> None:
+        one = self.live[request]
+        judge_writes(self, said, request, slots)
+        start = len(one.slots)
+        for at, slot in enumerate(slots, start):
+            self.write(slot, one.prompt, at, request, written=self.eager)
+        new = {self.block(slot) for slot in slots} - {self.block(slot) for slot in one.slots}
+        self.ledger.given_out += len(new)
+        self.names.forget(new)
+        one.slots += slots
+        one.pending = list(slots)
+        self._note_twice(request, one, start)
+        if self.eager:
+            self.ledger.publish(one.prompt, one.slots, request)
+        self.log.note(said, "in", self.names.names(dict.fromkeys(map(self.block, one.slots))))
+        self.look("KV-PREFIX-022")
+
+    def write(self, slot: int, prompt: Prompt, at: int, request: int, *, written: bool) -> None:
+        """Let a position of a request be written to a slot, now or when its step is committed."""
+        cell = Cell(prompt.labels[at], prompt, at, request, self.log.step, self.cells.epoch, written)
+        self.cells.schedule(slot, cell)
+
+    def _note_twice(self, request: int, one: Live, start: int) -> None:
+        for end in self.ledger.ends(len(one.slots)):
+            own = one.prompt.labels[end]
+            for other, two in self.live.items():
+                theirs = other != request and max(start, two.hit) <= end < len(two.slots)
+                if theirs and two.prompt.labels[end] == own and two.slots[end] != one.slots[end]:
+                    self.twice.add(own)
+
+    def _needed(self, prompt: Prompt) -> int:
+        """Count the free blocks with which an admission must succeed."""
+        spare = self.claims.choice("full-hit") == "last_token" or self.claims.choice("tail-block") == "keyed"
+        shared = self.ledger.shared(prompt, self.cells, self.held())
+        return self.blocks_of(len(prompt.tokens)) - shared + spare
+
+    def _refused(self, said: str, answer: Failed, needed: int) -> None:
+        if needed <= self.free:
+            self.stop(f"{said}: {answer}; {self.free} blocks are free and {needed} enough", "KV-PREFIX-018")
+        self.log.note(said, "is refused")
+        self.told.refused_admission = True
+        self.look("KV-PREFIX-019")
+
+
+def _shown(arguments: Mapping[str, Any]) -> str:
+    return f"{', '.join(f'{name} {value}' for name, value in arguments.items()):.60}"
