@@ -10,7 +10,8 @@ Source: nano-vllm and LMDeploy compare a block's tokens after its hash; that wha
 follows from the definition.
 """
 
-from kvref.memory.keys import TOKEN, message
+from collections.abc import Iterable
+
 from kvref.memory.namespace import Namespace, written
 
 
@@ -29,11 +30,11 @@ def root(namespace: Namespace) -> Content:
     return Content(None, written(namespace))
 
 
-def contents(raw: bytes, size: int, namespace: Namespace, before: Content, start: int) -> list[Content]:
-    """Return the contents of the full blocks of written tokens that follow `before`, and stand at `start`."""
-    step, found = size * TOKEN, []
-    for low in range(0, len(raw) - len(raw) % step, step):
-        before = Content(before, message(raw[low : low + step], namespace, start + low // TOKEN))
+def contents(messages: Iterable[bytes], before: Content) -> list[Content]:
+    """Return the contents of blocks that follow `before`, given what is written for each."""
+    found = []
+    for message in messages:
+        before = Content(before, message)
         found.append(before)
     return found
 

@@ -74,7 +74,8 @@ def block_keys(
     raw = written_tokens(tokens)
     check_spans(namespace, first + len(raw) // TOKEN)
     before = namespace_key(namespace, digest) if parent is None else parent
-    return chained(raw, size, namespace, before, first, digest, tail)
+    full = len(raw) - (0 if tail else len(raw) % (size * TOKEN))
+    return chained(messages(raw[:full], size, namespace, first), before, digest)
 
 
 def namespace_key(namespace: Namespace, digest: Digest = sha256) -> bytes:
@@ -82,24 +83,23 @@ def namespace_key(namespace: Namespace, digest: Digest = sha256) -> bytes:
     return digest(written(namespace))
 
 
-def chained(
-    raw: bytes, size: int, namespace: Namespace, before: bytes, start: int, digest: Digest, tail: bool = False
-) -> list[bytes]:
-    """Return the keys of written tokens that follow the key `before`, and stand at `start`."""
-    step, head = size * TOKEN, _HEAD.pack(size, 0)
-    full = len(raw) - len(raw) % step
+def chained(messages: Iterable[bytes], before: bytes, digest: Digest = sha256) -> list[bytes]:
+    """Return the keys of blocks that follow the key `before`, given what is written for each."""
     keys = []
-    if namespace.spans:
-        for low in range(0, full, step):
-            before = digest(message(raw[low : low + step], namespace, start + low // TOKEN) + before)
-            keys.append(before)
-    else:
-        for low in range(0, full, step):
-            before = digest(head + raw[low : low + step] + before)
-            keys.append(before)
-    if tail and full < len(raw):
-        keys.append(digest(message(raw[full:], namespace, start + full // TOKEN) + before))
+    for message in messages:
+        before = digest(message + before)
+        keys.append(before)
     return keys
+
+
+def messages(raw: bytes, block_size: int, namespace: Namespace = COMMON, start: int = 0) -> list[bytes]:
+    """Write what is digested for each block of written tokens at `start`; the last may not be full."""
+    step = block_size * TOKEN
+    blocks = [raw[low : low + step] for low in range(0, len(raw), step)]
+    if namespace.spans or len(raw) % step:
+        return [_message(block, namespace, start + i * block_size) for i, block in enumerate(blocks)]
+    head = _HEAD.pack(block_size, 0)
+    return [head + block for block in blocks]
 
 
 def written_tokens(tokens: Iterable[int]) -> bytes:
@@ -131,8 +131,7 @@ def check_spans(namespace: Namespace, num_tokens: int) -> None:
         )
 
 
-def message(block: bytes, namespace: Namespace, start: int) -> bytes:
-    """Write what the key of a block digests, up to the key before it; its tokens are given written."""
+def _message(block: bytes, namespace: Namespace, start: int) -> bytes:
     count = len(block) // TOKEN
     rows = written_rows(rows_between(namespace, start, start + count))
     return _HEAD.pack(count, len(rows)) + block + rows

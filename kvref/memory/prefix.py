@@ -62,8 +62,9 @@ class PrefixIndex(Generic[Key]):
 
     def find(self, key: Key, content: Content | None = None) -> int | None:
         """Return the oldest block that holds a key, and the same contents where they are given."""
-        if content is None:
-            return self._copies.first(key)
+        first = self._copies.first(key)
+        if first is None or content is None or equal(self._contents[first], content):
+            return first
         same = (block for block in self._copies.every(key) if equal(self._contents[block], content))
         return next(same, None)
 

@@ -88,6 +88,11 @@ class Profile:
                 raise ArgumentError(f"{name} = {getattr(self, name)!r}, expected one of {', '.join(allowed)}")
         for name in ("cached_outputs", "null_block"):
             check_flag(name, getattr(self, name))
+        if self.publish == "scheduled" and self.duplicates == "adopt":
+            raise ArgumentError(
+                "duplicates = 'adopt' with publish = 'scheduled', expected another: "
+                "a block still to be written cannot stand in for one that holds its contents"
+            )
         if not set(self.unverified) <= set(self.__dataclass_fields__):
             raise ArgumentError(f"unverified = {self.unverified!r}, expected names of fields")
 
