@@ -15,6 +15,7 @@ from kvref.cli.museum import museum
 from kvref.cli.show import show
 from kvref.cli.smoke import smoke
 from kvref.cli.spec import spec
+from kvref.cli.trace import trace
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,5 +27,5 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-for _command in (check, smoke, spec, museum, show):
+for _command in (check, smoke, spec, museum, show, trace):
     main.add_command(_command)

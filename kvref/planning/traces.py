@@ -122,6 +122,11 @@ class Trace:
         return int(self.blocks.max(initial=-1)) + 1
 
     @property
+    def num_asked_once(self) -> int:
+        """How many blocks only one request asks for: no cache makes them hit."""
+        return int(np.count_nonzero(np.bincount(self.blocks) == 1))
+
+    @property
     def has_blocks(self) -> bool:
         """Whether the trace tells which blocks requests share."""
         return len(self.blocks) > 0
