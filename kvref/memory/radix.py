@@ -98,6 +98,17 @@ class RadixTree:
         """Find the longest cached prefix, and use it now."""
         return self.take(self.find(contents, namespace))
 
+    def access(self, node: Node) -> None:
+        """Access the path of a node now.
+
+        Raises: OwnershipError if the node is not in this tree, or no more.
+        """
+        self._check_here(node)
+        now = self._tick()
+        for passed in node.path():
+            passed.last_access = now
+        self._settle(node)
+
     def insert(
         self,
         contents: Sequence[Content],

@@ -23,8 +23,8 @@ from typing import Protocol
 
 from kvref.errors import ArgumentError
 
-#: The priority of a request that names none, and the range of TensorRT-LLM's.
-DEFAULT_PRIORITY, PRIORITIES = 35, range(101)
+#: The priority of a request that names none.
+DEFAULT_PRIORITY = 35
 #: How many requests must use a node before `slru` protects it from those used less.
 PROTECTED_USES = 2
 
