@@ -33,6 +33,16 @@ def test_formats_do_the_work_of_their_peers() -> None:
         assert equal == "100.0000%" or ratio.startswith("skipped: No module named")
 
 
+def test_traces_find_the_hits_of_a_plain_lru() -> None:
+    """The curve and the replay are compared with a simulation that ends with the same hits."""
+    table = rows(smoke("traces.py"))
+    assert {row[0].split(",")[0] for row in table} >= {
+        "every capacity at once",
+        "one capacity through the cache",
+    }
+    assert {row[-1] for row in table} == {"yes", "other rule"}
+
+
 def test_sweep_of_a_few_patterns_finds_nothing() -> None:
     """On both sides of numbers with few bits every oracle agrees, NaN and infinities included."""
     printed = smoke("sweep_float32.py")
