@@ -10,6 +10,7 @@ TOPICS = (
     *("writes", "mla", "sparse", "rope", "layouts", "calls"),
     *("formats_elements", "formats_scales", "formats_micro", "formats_integers", "formats_bytes"),
     *("formats_attend", "formats_contexts", "formats_readout", "formats_variants"),
+    *("block_allocator", "block_tables", "block_sharing"),
 )
 #: Checks of no topic: they draw whole problems.
 DRAWN = "drawn"

@@ -29,6 +29,9 @@ STEPS = {
     "drain": 0,
 }
 
+#: Tokens that `fill` appends at once.
+MOST = 1024
+
 
 def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Tables":
     """Return what performs the steps of one program."""
@@ -92,8 +95,11 @@ class Tables:
         return True
 
     def fill(self, request: int) -> bool:
-        """Let a request have as many tokens as there is room for."""
-        return request in self.sharing.rows and self.append(request, self.sharing.most(request))
+        """Let a request have as many tokens as there is room for, in pieces that one answer can hold."""
+        filled = False
+        while request in self.sharing.rows and self.append(request, min(self.sharing.most(request), MOST)):
+            filled = True
+        return filled
 
     def fork(self, parent: int, child: int) -> bool:
         """Begin a request with all tokens of another."""

@@ -1,0 +1,187 @@
+"""Checks of block tables: where tokens lie, who can reach them, and how many blocks they take.
+
+In the programs `b` is the block size, and `h` half of it.
+"""
+
+from kvref_conformance.checks.check import check
+from kvref_conformance.programs.asking import expect_unbroken, grouped, tables, windowed
+from kvref_conformance.trial import Trial
+
+TABLES = ("block_tables",)
+ENDS = ("add", "append", "block_table", "free")
+FORKS = (*ENDS, "fork")
+EVERY = (*FORKS, "truncate")
+PRUNES = (*FORKS, "prune")
+
+#: Two requests grow by turns, one ends, and a third takes its blocks.
+GROWN = (
+    "add 0; append 0 b+1; add 1; append 1 2b; append 0 b; append 1 1; append 0 1; free 0; "
+    "add 2; append 2 3b+1; append 1 b-1"
+)
+#: Requests of unaligned lengths grow by turns, fork, are cut back and end.
+MIXED = (
+    "add 0; append 0 b+2; add 1; append 1 2b-1; fork 0 2; append 2 b; append 0 1; truncate 1 b-1; "
+    "append 1 b+2; free 0; add 3; append 3 2b+1; append 2 1; free 1; fork 3 0; truncate 0 b+1; append 0 b; "
+    "append 3 1; free 3; append 2 b-1"
+)
+#: A request grows and is pruned by turns, forks, and both end.
+SLID = (
+    "add 0; append 0 b; prune 0; append 0 2b; prune 0; append 0 1; prune 0; append 0 b-1; prune 0; "
+    "fork 0 1; append 1 b+1; prune 1; append 0 1; free 0; append 1 b; prune 1; free 1"
+)
+
+
+@check(
+    "KV-BLOCK-003",
+    verbs=TABLES,
+    operations=ENDS,
+    cases=tables(
+        "add 0; append 0 b; add 1; append 1 b; add 2; append 2 b; add 3; fill 3; free 0; free 2; add 4; "
+        "fill 4",
+        "add 0; fill 0; free 0; add 1; fill 1",
+        num_blocks=7,
+    ),
+)
+def every_free_block_takes_tokens(trial: Trial) -> None:
+    """Requests that lie between others end: an append that needs all of their blocks succeeds."""
+    expect_unbroken(trial, "KV-BLOCK-003")
+
+
+@check("KV-BLOCK-004", verbs=TABLES, operations=(*EVERY, "num_free"), cases=tables(MIXED))
+def count_follows_tables(trial: Trial) -> None:
+    """Requests grow, fork, are cut back and end: the count is exact at each step."""
+    expect_unbroken(trial, "KV-BLOCK-004")
+
+
+@check("KV-BLOCK-008", verbs=TABLES, operations=ENDS, cases=tables("add 0; fill 0; free 0", num_blocks=5))
+def null_block_holds_no_tokens(trial: Trial) -> None:
+    """One request takes the whole pool: block 0 is in its table if it is no null block, and only then."""
+    expect_unbroken(trial, "KV-BLOCK-008")
+
+
+@check(
+    "KV-BLOCK-009",
+    verbs=TABLES,
+    operations=FORKS,
+    cases=tables("add 0; append 0 b+1; fork 0 1; append 1 b; append 0 1; drain; add 1; append 1 b; drain"),
+)
+def all_blocks_of_requests_come_back(trial: Trial) -> None:
+    """All requests end: one request can take the whole pool, and again."""
+    expect_unbroken(trial, "KV-BLOCK-009")
+
+
+@check("KV-BLOCK-020", verbs=TABLES, operations=ENDS, cases=tables(GROWN))
+def token_lies_where_the_table_says(trial: Trial) -> None:
+    """Requests grow by less and by more than a block: new slots are those of the new positions."""
+    expect_unbroken(trial, "KV-BLOCK-020")
+
+
+@check("KV-BLOCK-021", verbs=TABLES, operations=ENDS, cases=tables(GROWN))
+def requests_read_their_own(trial: Trial) -> None:
+    """Requests grow by turns, and one takes the blocks of another that has ended."""
+    expect_unbroken(trial, "KV-BLOCK-021")
+
+
+@check("KV-BLOCK-021", verbs=TABLES, operations=EVERY, cases=tables(MIXED))
+def whatever_happens_requests_read_their_own(trial: Trial) -> None:
+    """Requests grow, fork, are cut back and end: at each step each reads what its own prefix wrote."""
+    expect_unbroken(trial, "KV-BLOCK-021")
+
+
+@check("KV-BLOCK-022", verbs=TABLES, operations=ENDS, cases=tables(GROWN))
+def slots_are_given_to_one(trial: Trial) -> None:
+    """Requests grow by turns, and one takes the blocks of another: no slot is reached by two."""
+    expect_unbroken(trial, "KV-BLOCK-022")
+
+
+@check(
+    "KV-BLOCK-029",
+    verbs=TABLES,
+    operations=ENDS,
+    cases=tables("add 0; append 0 2b+1; add 1; append 1 b; free 0; free 1; add 0; append 0 1; free 0"),
+)
+def request_gives_back_what_it_held(trial: Trial) -> None:
+    """Requests of one token, of whole blocks and of broken ones end: all blocks are free, each once."""
+    expect_unbroken(trial, "KV-BLOCK-029")
+
+
+@check("KV-BLOCK-029", verbs=TABLES, operations=PRUNES, features=("pruning",), cases=windowed(SLID))
+def pruned_request_gives_back_what_it_held(trial: Trial) -> None:
+    """A pruned request ends, and the child it had: what was pruned is not given back again."""
+    expect_unbroken(trial, "KV-BLOCK-029")
+
+
+@check("KV-BLOCK-030", verbs=TABLES, operations=PRUNES, features=("pruning",), cases=windowed(SLID))
+def window_keeps_what_is_attended(trial: Trial) -> None:
+    """A request is pruned at each place in a block: what lies wholly before the window goes, and no more."""
+    expect_unbroken(trial, "KV-BLOCK-030")
+
+
+@check(
+    "KV-BLOCK-031",
+    verbs=TABLES,
+    operations=EVERY,
+    features=("groups",),
+    cases=grouped(
+        MIXED,
+        "add 0; append 0 b+1; append 0 99b; append 0 1; fork 0 1; append 1 99b; append 1 1; fill 0; "
+        "append 1 b",
+    ),
+)
+def groups_hold_the_same_tokens(trial: Trial) -> None:
+    """Two groups of unequal blocks grow together, or, where one lacks blocks, not at all."""
+    expect_unbroken(trial, "KV-BLOCK-031")
+
+
+@check(
+    "KV-BLOCK-032",
+    verbs=TABLES,
+    operations=ENDS,
+    cases=tables(
+        "add 0; append 0 1; append 0 b-1; append 0 1; append 0 2b; append 0 b-1; add 1; append 1 b; "
+        "append 1 b"
+    ),
+)
+def no_block_is_held_without_tokens(trial: Trial) -> None:
+    """Requests grow to the edge of a block and beyond: they hold as many blocks as their tokens need."""
+    expect_unbroken(trial, "KV-BLOCK-032")
+
+
+@check(
+    "KV-BLOCK-033",
+    verbs=TABLES,
+    operations=ENDS,
+    cases=tables(
+        "free_unknown 0; append_unknown 0; add 0; append 0 b+1; add_again 0; append 0 1; free 0; "
+        "free_unknown 0; append_unknown 0"
+    ),
+)
+def stranger_is_refused(trial: Trial) -> None:
+    """A request is added twice, freed twice, and written after its end: refused, and nothing changes."""
+    expect_unbroken(trial, "KV-BLOCK-033")
+
+
+@check(
+    "KV-BLOCK-033",
+    verbs=TABLES,
+    operations=EVERY,
+    cases=tables(
+        "add 0; append 0 b+1; add 1; append 1 b; fork_onto 0 1; fork_onto 1 1; fork_unknown 2 3; "
+        "truncate_unknown 2; append 1 1"
+    ),
+)
+def stranger_has_no_children(trial: Trial) -> None:
+    """A fork of nobody, a fork onto somebody, a cut of nobody: refused, and nothing changes."""
+    expect_unbroken(trial, "KV-BLOCK-033")
+
+
+@check(
+    "KV-BLOCK-033",
+    verbs=TABLES,
+    operations=PRUNES,
+    features=("pruning",),
+    cases=windowed("prune_unknown 0; add 0; append 0 3b; prune_unknown 1; free 0; prune_unknown 0"),
+)
+def stranger_is_not_pruned(trial: Trial) -> None:
+    """A request is pruned before it begins and after its end: refused, and nothing changes."""
+    expect_unbroken(trial, "KV-BLOCK-033")

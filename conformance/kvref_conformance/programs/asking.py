@@ -1,0 +1,125 @@
+"""A check that runs a program: what it asks, of which pools and block sizes, and what must hold.
+
+The programs for block tables are written for any block size, for tables go wrong around the edges of blocks:
+`b` stands for it, `h` for half of it, so that `append 0 2b-1` leaves one slot of two blocks.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+from kvref_conformance.cases import PROGRAM, Case, Level
+from kvref_conformance.claims import Claims
+from kvref_conformance.programs.running import INTERPRETERS, run
+from kvref_conformance.programs.step import parse
+from kvref_conformance.trial import Trial, Violation
+
+#: Block sizes of each level.
+COUNTS: dict[Level, int] = {"quick": 2, "full": 4, "exhaustive": 64}
+
+Lattice = Callable[[Claims, str, Level], list[Case]]
+
+
+def expect_unbroken(trial: Trial, requirement: str) -> None:
+    """Run the program of the case on a manager of its own, and hold it to one requirement.
+
+    Raises: Violation with the first breach of it; Failed if the subject is gone.
+    """
+    case = trial.case
+    opening: Callable[[Case], dict[str, Any]] = _module(case.verb).opening
+    session = trial.open(case.verb, **opening(case))
+    found = run(str(case.option(PROGRAM)), session, case, trial.claims).of(requirement)
+    session.close()
+    if found is None:
+        return
+    steps = parse(str(case.option(PROGRAM)))
+    at = f"step {found.step}, `{steps[found.step]}`: " if found.step < len(steps) else ""
+    raise Violation(f"{at}{found.message}", detail={"step": found.step})
+
+
+def pools(*programs: str, num_blocks: Iterable[int] = (6, 9)) -> Lattice:
+    """Return the cases of programs for an allocator, in pools of several sizes."""
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
+        return [_case(manager, program, num_blocks=n) for program in programs for n in num_blocks]
+
+    return cases
+
+
+def sized(program: str, block_size: int) -> str:
+    """Return a program with numbers in place of `3b`, `b+1` and `b+h`; `h` is at least one."""
+
+    def number(found: re.Match[str]) -> str:
+        factor, sign, rest = found.groups()
+        more = max(1, block_size // 2) if rest == "h" else int(rest or 0)
+        return str(int(factor or 1) * block_size + (-more if sign == "-" else more))
+
+    half = re.sub(r"\bh\b(?<![+-]h)", str(max(1, block_size // 2)), program)
+    return re.sub(r"\b(\d*)b(?:([+-])(\d+|h))?\b", number, half)
+
+
+def tables(*programs: str, num_blocks: int = 12) -> Lattice:
+    """Return the cases of programs for block tables: in every block size, and in pairs of groups."""
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
+        sizes = claims.block_sizes[: COUNTS[level]]
+        found = [
+            _case(manager, sized(program, size), size, num_blocks=num_blocks)
+            for program in programs
+            for size in sizes
+        ]
+        return found + grouped(*programs, num_blocks=num_blocks)(claims, manager, level)
+
+    return cases
+
+
+def grouped(*programs: str, num_blocks: int = 12) -> Lattice:
+    """Return the same cases with two groups of unequal block sizes, where groups are claimed."""
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
+        pairs = _pairs(claims.block_sizes)[: COUNTS[level]] if "groups" in claims.features else []
+        return [
+            _case(
+                manager,
+                sized(program, sizes[0]),
+                sizes[0],
+                block_sizes=f"{sizes[0]},{sizes[1]}",
+                num_blocks=num_blocks + -(-num_blocks * sizes[0] // sizes[1]),
+            )
+            for program in programs
+            for sizes in pairs
+        ]
+
+    return cases
+
+
+def windowed(*programs: str, num_blocks: int = 12) -> Lattice:
+    """Return cases with a window that ends inside a block, at its edge, and just beyond it."""
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
+        found = []
+        for size in claims.block_sizes[: COUNTS[level]]:
+            for window in sorted({1, size, size + 1, 2 * size - 1}):
+                options = {"windows": str(window), "num_blocks": num_blocks}
+                found += [_case(manager, sized(program, size), size, **options) for program in programs]
+        return found
+
+    return cases
+
+
+def _pairs(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return each size with the nearest other one; a single size is its own."""
+    return [
+        (size, min((other for other in sizes if other != size), key=lambda x: abs(x - size), default=size))
+        for size in sizes
+    ]
+
+
+def _case(manager: str, program: str, block_size: int = 16, **options: Any) -> Case:
+    options = {"num_blocks": options.pop("num_blocks"), **options, PROGRAM: program}
+    return Case(verb=manager, seq_lens=(), query_lens=(), block_size=block_size, options=options)
+
+
+def _module(manager: str) -> Any:
+    return import_module(f"{__package__}.{INTERPRETERS[manager]}")
