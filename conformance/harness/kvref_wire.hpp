@@ -9,6 +9,10 @@
 // `Refused` (the input breaks a rule of the spec), `Unsupported` (outside what the kernel can do), or any
 // other exception (an error). Nothing but `serve` may write to stdout; stderr is free.
 //
+// A manager keeps its state between calls. Give `serve` a class for it, and a function for each operation:
+//
+//     kvref::manager<Pool>({{"free", [](Pool& pool, kvref::Operation& op) { pool.free(op.integers("blocks")); }}})
+//
 // Codes, and scales that are codes, are uint8: `tensor.byte(at)` and `tensor.set_byte(at, code)`. `format` and
 // `dtype` are text: `call.text("format")`.
 #pragma once
@@ -26,6 +30,7 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -342,23 +347,134 @@ class Call {
 
 using Handlers = std::map<std::string, std::function<void(Call&)>>;
 
+// One operation of a manager, or its opening: what it is given, and what it gives.
+class Operation {
+ public:
+  explicit Operation(Message message) : message_(std::move(message)) {
+    for (const std::string& name : split(message_["params"])) names_.insert(name);
+  }
+
+  bool has(const std::string& name) const { return names_.count(name) > 0; }
+
+  // Refuses to guess, as Call::allow does.
+  void allow(const std::set<std::string>& known) const {
+    for (const std::string& name : names_)
+      if (known.count(name) == 0) throw Unsupported("argument " + name);
+  }
+
+  int64_t integer(const std::string& name) const { return std::stoll(at(name)); }
+  std::string text(const std::string& name) const { return at(name); }
+  std::vector<std::string> texts(const std::string& name) const { return split(at(name)); }
+  std::vector<int64_t> integers(const std::string& name) const {
+    std::vector<int64_t> found;
+    for (const std::string& part : texts(name)) found.push_back(std::stoll(part));
+    return found;
+  }
+
+  void give(const std::string& name, int64_t value) { put(name, std::to_string(value)); }
+  void give(const std::string& name, const std::string& value) { put(name, quoted(value)); }
+  void give(const std::string& name, const std::vector<int64_t>& values) {
+    std::string list;
+    for (const int64_t value : values) list += (list.empty() ? "" : ",") + std::to_string(value);
+    put(name, quoted(list));
+  }
+  void give(const std::string& name, const std::vector<std::string>& values) {
+    std::string list;
+    for (const std::string& value : values) list += (list.empty() ? "" : ",") + value;
+    put(name, quoted(list));
+  }
+
+  const std::string& given() const { return given_; }
+
+ private:
+  const std::string& at(const std::string& name) const {
+    if (!has(name)) throw std::runtime_error("the operation has no " + name);
+    return message_.at(name);
+  }
+  void put(const std::string& name, const std::string& value) { given_ += "," + quoted(name) + ":" + value; }
+
+  Message message_;
+  std::set<std::string> names_;
+  std::string given_;
+};
+
+// A manager: how one is opened, and what can be done to it.
+struct Manager {
+  std::function<std::shared_ptr<void>(const Operation&)> open;
+  std::map<std::string, std::function<void(void*, Operation&)>> operations;
+};
+
+// Returns the manager whose state is a State, made from the arguments of its opening.
+template <class State>
+Manager manager(const std::map<std::string, std::function<void(State&, Operation&)>>& operations) {
+  Manager made{[](const Operation& with) { return std::make_shared<State>(with); }, {}};
+  for (const auto& [name, act] : operations)
+    made.operations[name] = [act = act](void* state, Operation& op) { act(*static_cast<State*>(state), op); };
+  return made;
+}
+
+using Managers = std::map<std::string, Manager>;
+
+// The managers that are open, by the suite's name for each.
+class Sessions {
+ public:
+  explicit Sessions(const Managers& managers) : managers_(managers) {}
+
+  // Answers open, apply or close, and returns what an operation gives, as fields of the reply.
+  std::string answer(const Message& request) {
+    const std::string op = request.at("op"), name = request.at("session");
+    if (op == "close") return open_.erase(name), "";
+    const std::string verb = request.at("verb");
+    const size_t dot = verb.find('.');
+    const auto manager = managers_.find(verb.substr(0, dot));
+    if (manager == managers_.end()) throw Unsupported("manager " + verb);
+    Operation operation(request);
+    if (op == "open") {
+      open_[name] = manager->second.open(operation);
+      return "";
+    }
+    const auto act = manager->second.operations.find(dot == std::string::npos ? "" : verb.substr(dot + 1));
+    if (act == manager->second.operations.end()) throw Unsupported("operation " + verb);
+    const auto state = open_.find(name);
+    if (state == open_.end()) throw std::runtime_error("session " + name + " is not open");
+    act->second(state->second.get(), operation);
+    return operation.given();
+  }
+
+ private:
+  const Managers& managers_;
+  std::map<std::string, std::shared_ptr<void>> open_;
+};
+
+// Returns what is offered: verbs, managers, and operations of managers.
+inline std::string offered(const Handlers& handlers, const Managers& managers) {
+  std::string names;
+  for (const auto& handler : handlers) names += "," + handler.first;
+  for (const auto& [manager, record] : managers) {
+    names += "," + manager;
+    for (const auto& operation : record.operations) names += "," + manager + "." + operation.first;
+  }
+  return names.substr(names.empty() ? 0 : 1);
+}
+
 // Answers requests until bye. `hello` has name, version, and claims as JSON text.
-inline int serve(const Message& hello, const Handlers& handlers) {
+inline int serve(const Message& hello, const Handlers& handlers, const Managers& managers = {}) {
+  Sessions sessions(managers);
   for (std::string line; std::getline(std::cin, line);) {
     const Message request = Parser(line).object();
     const std::string op = request.at("op");
     std::string outcome = "\"ok\":true";
     try {
       if (op == "hello") {
-        std::string verbs;
-        for (const auto& handler : handlers) verbs += (verbs.empty() ? "" : ",") + handler.first;
-        outcome += ",\"wire\":\"kvref-wire/1\",\"verbs\":" + quoted(verbs);
+        outcome += ",\"wire\":\"kvref-wire/1\",\"verbs\":" + quoted(offered(handlers, managers));
         for (const auto& [key, value] : hello) outcome += "," + quoted(key) + ":" + quoted(value);
       } else if (op == "call") {
         const auto handler = handlers.find(request.at("verb"));
         if (handler == handlers.end()) throw Unsupported("verb " + request.at("verb"));
         Call call(request);
         handler->second(call);
+      } else if (op == "open" || op == "apply" || op == "close") {
+        outcome += sessions.answer(request);
       } else if (op != "bye") {
         throw Unsupported("op " + op);
       }

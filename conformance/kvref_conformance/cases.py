@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from kvref.errors import ArgumentError
 from kvref_conformance.claims import MINIMUM_GROUPS, Claims
+from kvref_conformance.managers import MANAGERS, Value
 
 Level = Literal["quick", "full", "exhaustive"]
 LEVELS: tuple[Level, ...] = ("quick", "full", "exhaustive")
@@ -104,6 +105,25 @@ class Case:
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 2**20:
                 raise ArgumentError(f"case.{name} = {value!r}, expected an integer from {least} to 2**20")
         return Case(**values)
+
+
+def opening(case: Case) -> dict[str, Value]:
+    """Return the arguments that the manager of a case is opened with: its options, and its block size.
+
+    A list stands among the options as text, its entries separated by commas.
+    Raises: ArgumentError if the case does not say them.
+    """
+    found: dict[str, Value] = {}
+    for parameter in MANAGERS[case.verb].opens:
+        given = case.options.get(parameter.name)
+        if given is not None:
+            whole = parameter.kind == "ints"
+            found[parameter.name] = [int(n) for n in str(given).split(",")] if whole else int(given)
+        elif parameter.name in ("block_size", "block_sizes"):
+            found[parameter.name] = case.block_size if parameter.kind == "int" else [case.block_size]
+        elif parameter.feature is None:
+            raise ArgumentError(f"case.options has no {parameter.name}, expected it of {case.verb}")
+    return found
 
 
 def lattice(

@@ -6,9 +6,10 @@ key replaced by the order in which it first appeared: two managers with the same
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from kvref_conformance.contracts import Failed
+from kvref_conformance.cases import Case, opening
+from kvref_conformance.contracts import Failed, FailureKind
 from kvref_conformance.host import Session
 from kvref_conformance.managers import Value
 
@@ -20,7 +21,6 @@ NAMED = {
     "slots": "slot",
     "step": "step",
     "keys": "key",
-    "parent": "",
 }
 
 #: Entries of a list that a message shows.
@@ -34,7 +34,7 @@ class Entry:
     operation: str
     arguments: Mapping[str, Value]
     given: Mapping[str, Value] = field(default_factory=dict)
-    failure: str = ""
+    failure: FailureKind | Literal[""] = ""
     """The kind of failure where it gave nothing: refused, error, crash, …"""
 
     def __str__(self) -> str:
@@ -74,6 +74,43 @@ class Journaled:
         self._session.close()
 
 
+class Recorded:
+    """A session that gives again what a journal says, as long as it is asked the same."""
+
+    def __init__(self, manager: str, journal: Iterable[Entry]) -> None:
+        self.manager = manager
+        self._left = iter(journal)
+
+    @property
+    def gone(self) -> bool:
+        """Whether a program has ended: there is none."""
+        return False
+
+    def do(self, operation: str, /, **arguments: Value) -> dict[str, Value]:
+        """Give what was given.
+
+        Raises: Failed as it was noted; Failed (protocol) if something else was asked.
+        """
+        entry = next(self._left, None)
+        if entry is None or (entry.operation, dict(entry.arguments)) != (operation, arguments):
+            raise Failed("protocol", "this was not asked")
+        if entry.failure:
+            raise Failed(entry.failure, "as it was")
+        return dict(entry.given)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def lines_of(journal: Iterable[Entry]) -> list[str]:
+    """Return a journal as lines: each operation, and what it gave or how it failed."""
+    lines = []
+    for entry in journal:
+        gave = ", ".join(f"{name} = {_short(value)}" for name, value in entry.given.items())
+        lines.append(f"{entry} -> {entry.failure or gave or 'done'}")
+    return lines
+
+
 def _short(value: Value) -> str:
     """Spell a value; of a long list, its first entries and how many there are."""
     if isinstance(value, list) and len(value) > SHOWN:
@@ -82,28 +119,43 @@ def _short(value: Value) -> str:
     return f"{value!r:.80}"
 
 
-def logical(journal: Iterable[Entry], block_size: int) -> list[Any]:
+def logical(journal: Iterable[Entry], case: Case) -> list[Any]:
     """Return a journal with the names of a manager's own choosing replaced by their order of appearance.
 
     A slot becomes the order of its block, and its place in the block.
     """
-    ranks: dict[str, dict[Value, int]] = {}
+    sizes = opening(case).get("block_sizes", [case.block_size])
+    naming = _Naming([size for size in sizes if isinstance(size, int)] if isinstance(sizes, list) else [1])
+    return [(e.operation, naming.plain(e.arguments), naming.plain(e.given), e.failure) for e in journal]
 
-    def rank(kind: str, name: Any) -> Any:
+
+class _Naming:
+    """Numbers in place of names, by when each first appeared."""
+
+    def __init__(self, block_sizes: list[int]) -> None:
+        self._block_sizes = block_sizes
+        self._ranks: dict[str, dict[Any, int]] = {}
+
+    def plain(self, values: Mapping[str, Value]) -> list[Any]:
+        """Return arguments or answers with every name replaced."""
+        return [(name, self._value(NAMED.get(name, ""), value)) for name, value in sorted(values.items())]
+
+    def _value(self, kind: str, value: Value) -> Any:
+        if not kind:
+            return value
+        if not isinstance(value, list):
+            return self._rank(kind, value)
+        if kind != "slot":
+            return [self._rank(kind, x) for x in value]
+        each = len(value) // len(self._block_sizes) or 1  # the slots of group 0 come first, then those of 1
+        sizes = [self._block_sizes[at // each % len(self._block_sizes)] for at in range(len(value))]
+        return [self._slot(slot, size) for slot, size in zip(value, sizes, strict=True)]
+
+    def _slot(self, slot: Any, block_size: int) -> Any:
+        return (self._rank("block", slot // block_size), slot % block_size)
+
+    def _rank(self, kind: str, name: Any) -> int:
         if isinstance(name, int) and name < 0:
             return name  # null
-        if kind == "slot":
-            return (rank("block", name // block_size), name % block_size)
-        known = ranks.setdefault(kind, {})
+        known = self._ranks.setdefault(kind, {})
         return known.setdefault(name, len(known))
-
-    def plain(values: Mapping[str, Value]) -> list[Any]:
-        found: list[Any] = []
-        for name, value in sorted(values.items()):
-            kind = NAMED.get(name, "")
-            if kind:
-                value = [rank(kind, x) for x in value] if isinstance(value, list) else rank(kind, value)
-            found.append((name, value))
-        return found
-
-    return [(e.operation, plain(e.arguments), plain(e.given), e.failure) for e in journal]

@@ -95,6 +95,10 @@ class Trial:
         self.sessions.append(session)
         return session
 
+    def restart(self) -> None:
+        """End the subject's program: what it holds is gone, and a fresh one is started when it is needed."""
+        self.host.restart()
+
     def attend(self, problem: Problem, placement: Placement | None = None, *, lse: bool = False) -> Result:
         """Ask a problem through the case's verb.
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from kvref.cli.errors import friendly
-from kvref.cli.given import check_report_file, finds_of, form_of, target_of
+from kvref.cli.given import check_report_file, finds_of, form_of, shard_of, target_of
 
 EPILOG = """\b
 Exit codes:
@@ -60,6 +60,7 @@ Exit codes:
     "--fuzz", type=click.FloatRange(min=0), metavar="SECONDS", help="Search for failures at random."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of --fuzz.")
+@click.option("--shard", default="1/1", metavar="I/N", help="With --fuzz: the I-th of N parts of the seed.")
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Where --fuzz puts its finds.")
 @click.option(
     "--timeout",
@@ -160,6 +161,7 @@ def _fuzz(target: Any, settings: Any, options: dict[str, Any]) -> int:
             seconds=options["fuzz"],
             seed=options["seed"],
             out=settings.finds,
+            shard=shard_of(options["shard"]),
         )
     if options["as_json"]:
         click.echo(json.dumps(finds.to_dict(), indent=1))

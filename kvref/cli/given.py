@@ -25,6 +25,7 @@ FORMS = {
     "no_finds": ("run",),
     "keep": ("case",),
     "seed": ("fuzz",),
+    "shard": ("fuzz",),
     "out": ("fuzz",),
 }
 
@@ -81,6 +82,19 @@ def finds_of(options: Mapping[str, Any]) -> Path | None:
         raise ArgumentError(f"folder {str(folder)!r} cannot be written, expected one for case files")
     click.echo(f"{folder} cannot be written here: no files that replay failures", err=True)
     return None
+
+
+def shard_of(text: str) -> Any:
+    """Return which part of a seed a search takes: the I-th of N.
+
+    Raises: click.UsageError if it is not of the form I/N with 1 <= I <= N.
+    """
+    from kvref_conformance.runner.fuzz_programs import Shard
+
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise click.UsageError(f"--shard {text!r}, expected I/N with I from 1 to N")
+    return Shard(int(number), int(of))
 
 
 def check_report_file(path: Path) -> None:

@@ -73,6 +73,10 @@ class Host(Protocol):
         """
         ...
 
+    def restart(self) -> None:
+        """End the program, so that the next call or manager finds a fresh one."""
+        ...
+
     def close(self) -> None:
         """End the subject and remove what it left behind."""
         ...

@@ -69,6 +69,7 @@ class InProcessHost:
     """Calls a Python object directly. `subject` is an instance, a class, a module or a factory."""
 
     def __init__(self, subject: Any) -> None:
+        self._given = subject
         self._subject = make_subject(subject)
         self._hello: Hello | None = None
         self._memory: dict[str, MemoryStore] = {}
@@ -113,6 +114,10 @@ class InProcessHost:
             return InProcessSession(manager, open_manager(self._subject, manager, checked))
         except (Exception, *ENDINGS) as error:
             raise _failed(error) from error
+
+    def restart(self) -> None:
+        """Make the subject anew where it can be made; this process goes on."""
+        self._subject = make_subject(self._given)
 
     def close(self) -> None:
         """Let the memory go."""

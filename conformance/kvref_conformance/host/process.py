@@ -130,12 +130,16 @@ class ProcessHost:
         self._ask(lambda identity: open_message(identity, session, manager, checked))
         return RemoteSession(manager, session, self._ask, lambda: self._pipe is not pipe)
 
-    def close(self) -> None:
-        """Say bye, end the program and remove its files."""
+    def restart(self) -> None:
+        """Say bye and end the program; the next call starts it again."""
         if self._pipe is not None:
             with contextlib.suppress(Failed):
                 self._exchange({"id": self._next_id(), "op": "bye"}, GRACE)
             self._stop(wait=True)
+
+    def close(self) -> None:
+        """Say bye, end the program and remove its files."""
+        self.restart()
         self._scratch.close()
 
     def __enter__(self) -> "ProcessHost":

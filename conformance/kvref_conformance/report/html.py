@@ -89,10 +89,13 @@ def _article(report: Report, result: RequirementResult) -> str:
     if failure is not None:
         kind = f"{failure.kind}: " if failure.kind else ""
         parts.append(f'<p class="bad">{escape(kind + failure.message)}</p>')
+        if failure.program:
+            parts.append(f"<pre>{escape(chr(10).join(failure.program))}</pre>")
         parts += [f"<p>as if: {escape(sentence)}</p>" for sentence in failure.as_if]
         if failure.replay:
             parts.append(f"<pre>{escape(failure.replay)}</pre>")
-        parts.append(f"<p class='quiet'><code>{escape(_spelled(failure.case))}</code></p>")
+        if not failure.program:
+            parts.append(f"<p class='quiet'><code>{escape(_spelled(failure.case))}</code></p>")
         if failure.picture is not None:
             parts.append(draw(failure.picture))
     return f"<article>{''.join(parts)}</article>"

@@ -45,7 +45,7 @@ def _add(suite: ElementTree.Element, result: RequirementResult) -> None:
         return
     message = f"{result.failed} of {result.cases} cases: {result.failure.message}"
     outcome = ElementTree.SubElement(case, "failure" if _fails(result) else "skipped", message=message)
-    lines = [f"as if: {sentence}" for sentence in result.failure.as_if]
+    lines = [*result.failure.program, *(f"as if: {sentence}" for sentence in result.failure.as_if)]
     lines += [f"replay: {result.failure.replay}"] if result.failure.replay else []
     outcome.text = "\n".join(lines)
 

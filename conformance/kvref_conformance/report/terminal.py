@@ -43,6 +43,7 @@ def failure_lines(result: RequirementResult) -> list[str]:
     message = failure.message if failure else ""
     lines = [f"{word}  {head} {count}   {result.area}: {kind}{message}"]
     if failure is not None:
+        lines += [f"      {line}" for line in failure.program]
         lines += [f"      as if: {sentence}" for sentence in failure.as_if]
         if failure.replay:
             lines.append(f"      replay: {failure.replay}")

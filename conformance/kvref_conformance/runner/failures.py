@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from kvref_conformance.cases import PROGRAM, opening
 from kvref_conformance.checks import all_checks
 from kvref_conformance.checks.check import Check
 from kvref_conformance.claims import Claims
 from kvref_conformance.foreign_text import one_line
 from kvref_conformance.host import Hello, Host
 from kvref_conformance.oracle import Oracle
+from kvref_conformance.programs.shrinking import steps_of
 from kvref_conformance.report.model import Failure, Picture
 from kvref_conformance.requirements import spec_version
 from kvref_conformance.runner.casefile import CaseFile, save_case
@@ -58,8 +60,12 @@ class Examiner:
             return self._record(
                 replace(found, message=f"{_first_line(found)} (not again when asked once more)"), slug
             )
-        drawn = draw_failure(smaller, self.host, self.oracle.claims)
-        return self._record(smaller, slug, self._as_if(smaller, ran), drawn)
+        return self._record(
+            smaller,
+            slug,
+            self._as_if(smaller, ran),
+            drawn=draw_failure(smaller, self.host, self.oracle.claims),
+        )
 
     def _as_if(self, small: Evidence, ran: Sequence[Evidence]) -> tuple[str, ...]:
         """Return the faults that explain the smallest case and, as far as any does, larger ones as well."""
@@ -80,7 +86,7 @@ class Examiner:
         return self.replay_command(str((Path(finds.name) if finds.is_absolute() else finds) / name))
 
     def _record(
-        self, found: Evidence, slug: str, as_if: tuple[str, ...] = (), drawn: Picture | None = None
+        self, found: Evidence, slug: str, as_if: tuple[str, ...] = (), *, drawn: Picture | None = None
     ) -> Failure:
         name = None
         if self.finds is not None:
@@ -95,6 +101,7 @@ class Examiner:
             find=name,
             replay=None if self.finds is None or name is None else self._replay(self.finds, name),
             picture=drawn,
+            program=program_lines(found),
         )
 
 
@@ -115,11 +122,32 @@ def case_file(found: Evidence, slug: str, hello: Hello) -> CaseFile:
 
 def diagnose(found: Evidence, claims: Claims) -> tuple[str, ...]:
     """Return the sentences of the museum's faults that give the same answer on this input."""
+    if found.journal and found.status == "fail":
+        from kvref_conformance.museum.diagnose_managers import diagnose_manager
+
+        return tuple(m.sentence for m in diagnose_manager(check_of(found), found, claims))
     from kvref_conformance.museum.diagnose import diagnose as match
 
     if found.status == "pass" or found.call is None or found.answer is None:
         return ()
     return tuple(m.sentence for m in match(found.call, found.answer, found.requirement, claims))
+
+
+def program_lines(found: Evidence) -> tuple[str, ...]:
+    """Return the program of a failing case, a step a line, the one that shows the failure marked.
+
+    A failure that shows when all steps are done is marked after them. Empty where the case has no program.
+    """
+    if PROGRAM not in found.case.options:
+        return ()
+    steps, shown = steps_of(found.case), found.detail.get("step")
+    lines = [f"{'>' if at == shown else ' '} {at:>3}  {step}" for at, step in enumerate(steps)]
+    opened = ", ".join(f"{name} = {value}" for name, value in opening(found.case).items())
+    first = f"      {found.case.verb} with {opened}"
+    ended = [f">      {found.detail['operation']}"] if "operation" in found.detail else []
+    if isinstance(shown, int) and shown >= len(steps):
+        ended = [">      at the end"]
+    return (first, *lines, *ended)
 
 
 def draw_failure(found: Evidence, host: Host, claims: Claims) -> Picture | None:

@@ -2,6 +2,7 @@
 
 Each step takes a fixed case of some check and changes its lengths, heads, width, block size, dtype and seed
 within the claims. A failure is made small, tried on an honest implementation, and saved as a case file.
+Managers are searched by drawn programs instead (`fuzz_programs`); a subject with both has its time divided.
 
 Realises: KV-CONF-021 fuzz-never-decides.
 """
@@ -9,51 +10,30 @@ Realises: KV-CONF-021 fuzz-never-decides.
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from kvref.errors import ArgumentError
 from kvref_conformance.cases import Case
 from kvref_conformance.checks.check import Check
 from kvref_conformance.claims import MINIMUM_GROUPS, Claims
-from kvref_conformance.contracts import VERBS
 from kvref_conformance.host import Host
+from kvref_conformance.managers import AREAS, MANAGERS
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.requirements import load_requirements
 from kvref_conformance.runner.casefile import MAX_ELEMENTS, save_case
 from kvref_conformance.runner.evaluate import evaluate, plan
 from kvref_conformance.runner.failures import case_file
+from kvref_conformance.runner.finds import FINDS_EACH, Finds
+from kvref_conformance.runner.fuzz_programs import ProgramSearch, Shard
 from kvref_conformance.runner.honest import honest_under
 from kvref_conformance.runner.shrink import shrink
 from kvref_conformance.runner.suite import Settings
 
 #: Tokens a case may grow to: a search is many small questions.
 LONGEST = 192
-#: Finds saved for one requirement; after that it is known to be broken.
-FINDS_EACH = 3
-
-
-@dataclass
-class Finds:
-    """What a search did."""
-
-    seed: int
-    cases: int = 0
-    outside: int = 0
-    """Cases that lay outside a check's domain."""
-    saved: list[str] = field(default_factory=list)
-    """File names, one for each find."""
-    messages: list[str] = field(default_factory=list)
-
-    def lines(self) -> list[str]:
-        """Return what to print."""
-        found = [f"FOUND  {name}: {message}" for name, message in zip(self.saved, self.messages, strict=True)]
-        return [*found, f"seed {self.seed}: {self.cases} cases, {len(self.saved)} finds"]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the search as JSON values."""
-        return {"seed": self.seed, "cases": self.cases, "saved": self.saved, "messages": self.messages}
+#: Every program and every case of a seed.
+WHOLE = Shard()
 
 
 def fuzz(
@@ -64,25 +44,50 @@ def fuzz(
     seed: int,
     out: Path,
     limit: int | None = None,
+    shard: Shard = WHOLE,
     now: Callable[[], float] = time.monotonic,
 ) -> Finds:
-    """Search until the time or `limit` cases are spent, and save what fails under `out`.
+    """Search until the time is spent, or `limit` cases of verbs and `limit` operations of managers.
 
-    The cases follow from the seed; only how many are tried depends on the time.
-    Raises: Failed if the subject cannot be asked; ArgumentError if it offers none of the verbs asked for, or
-    a find cannot be saved.
+    What fails is saved under `out`. The cases follow from the seed and the shard; only how many are tried
+    depends on the time.
+    Raises: Failed if the subject cannot be asked; ArgumentError if it offers nothing that is asked for, or a
+    find cannot be saved.
     """
     hello = host.hello()
     claims = settings.claims(Claims.from_dict(hello.claims))
-    oracle, rng, finds = Oracle(claims), random.Random(seed), Finds(seed)
-    rings = (*settings.rings, "fuzz")
-    verbs = settings.verbs(hello.verbs)
-    if not verbs:
-        asked = ", ".join(settings.areas or VERBS)
+    offered = settings.verbs(hello.verbs)
+    if not offered:
+        asked = ", ".join(settings.areas or AREAS)
         raise ArgumentError(f"{hello.name} offers {', '.join(hello.verbs) or 'no verb'}, expected {asked}")
-    start = plan(verbs, claims, "full", rings=rings)
-    honest = honest_under(oracle)
-    until = now() + seconds
+    finds = Finds(seed)
+    areas = [name for name in offered if "." not in name]
+    verbs = tuple(area for area in areas if area not in MANAGERS)
+    began = now()
+    until = began + seconds * len(verbs) / len(areas)
+    if verbs:
+        start = plan(verbs, claims, "full", rings=(*settings.rings, "fuzz"))
+        _search_cases(start, host, Oracle(claims), finds, out, shard, until, limit, now)
+    if len(verbs) < len(areas):
+        search = ProgramSearch(host, claims, offered, finds, out)
+        search.search(seed, began + seconds, shard=shard, limit=limit, now=now)
+    return finds
+
+
+def _search_cases(
+    start: Sequence[tuple[Check, Case]],
+    host: Host,
+    oracle: Oracle,
+    finds: Finds,
+    out: Path,
+    shard: Shard,
+    until: float,
+    limit: int | None,
+    now: Callable[[], float],
+) -> None:
+    """Change fixed cases of verbs until the time or `limit` cases are spent."""
+    rng = random.Random(finds.seed if shard == WHOLE else f"{finds.seed}/{shard.number}")
+    claims, honest = oracle.claims, honest_under(oracle)
     spent: dict[str, int] = {}
     while start and now() < until and (limit is None or finds.cases < limit):
         check, case = rng.choice(start)
@@ -96,7 +101,6 @@ def fuzz(
         elif found == "fail":
             spent[check.requirement] = spent.get(check.requirement, 0) + 1
             _save(check, case, host, oracle, finds, out)
-    return finds
 
 
 def mutate(case: Case, claims: Claims, rng: random.Random) -> Case:

@@ -11,6 +11,7 @@ from kvref_conformance.choices import FORMAT_CHOICES
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import FORMATTED
 from kvref_conformance.host.inprocess import InProcessHost
+from kvref_conformance.managers import MANAGERS
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.runner.evaluate import evaluate
 from kvref_conformance.runner.shrink import Honest
@@ -21,20 +22,24 @@ def honest_under(oracle: Oracle) -> Honest:
 
     The kernel answers canonically and with arithmetic of its own, so it is tried under its own claims, which
     are those of a kernel at least as exact as any. The codec makes the declared choices, for the inputs of a
-    check follow from them.
+    check follow from them. The managers answer under their own claims, as the kernel does.
     """
     from kvref_conformance.subjects.bitwise import Bitwise
+    from kvref_conformance.subjects.lists import Lists
     from kvref_conformance.subjects.tiled import Tiled
 
     codec = Bitwise()
     declared = {name: answer for name, answer in oracle.claims.choices.items() if name in FORMAT_CHOICES}
     codec.claims = replace(Bitwise.claims, choices=declared)
-    hosts = (InProcessHost(Tiled), InProcessHost(codec))
-    owns = tuple(Oracle(Claims.from_dict(host.hello().claims)) for host in hosts)
+    hosts = {"kernel": InProcessHost(Tiled), "codec": InProcessHost(codec), "manager": InProcessHost(Lists)}
+    owns = {kind: Oracle(Claims.from_dict(host.hello().claims)) for kind, host in hosts.items()}
 
     def passes(check: Check, case: Case) -> bool:
-        host, own = hosts[case.verb in FORMATTED], owns[case.verb in FORMATTED]
-        if case.verb not in host.hello().verbs or set(check.features) - set(own.claims.features):
+        kind = "codec" if case.verb in FORMATTED else "manager" if case.verb in MANAGERS else "kernel"
+        host, own = hosts[kind], owns[kind]
+        offered = host.hello().verbs
+        missing = set(check.features) - set(own.claims.features)
+        if case.verb not in offered or missing or not check.drives(case.verb, offered):
             return True  # nothing to compare with
         try:
             return evaluate(check, case, host, own).status == "pass"

@@ -11,15 +11,17 @@ from rich.text import Text
 
 from kvref.arrays import Array, dtype_name, write_raw
 from kvref.errors import ArgumentError
+from kvref_conformance.cases import PROGRAM
 from kvref_conformance.claims import Claims
 from kvref_conformance.foreign_text import one_line, printable
 from kvref_conformance.host import Host
+from kvref_conformance.journal import lines_of
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.report.model import Picture
 from kvref_conformance.requirements import load_requirements, spec_version
 from kvref_conformance.runner.casefile import CaseFile
 from kvref_conformance.runner.evaluate import Evidence, evaluate
-from kvref_conformance.runner.failures import diagnose, draw_failure
+from kvref_conformance.runner.failures import diagnose, draw_failure, program_lines
 from kvref_conformance.runner.suite import Settings
 
 #: Entries of an integer tensor that are printed.
@@ -40,6 +42,8 @@ class Replay:
         tensors = {name: _summary(x) for name, x in self._tensors().items()}
         data = {**self.found.to_dict(), "as_if": self.as_if, "tensors": tensors}
         data["params"] = dict(self.found.call.params) if self.found.call else {}
+        if self.found.journal:
+            data["journal"] = lines_of(self.found.journal)
         return json.dumps(data, indent=1, ensure_ascii=False, default=_plain) + "\n"
 
     def show(self, console: Console) -> None:
@@ -49,10 +53,13 @@ class Replay:
         lines = [f"{case.requirement} {case.slug}", f"  {requirement.text}" if requirement else ""]
         if case.spec_version != spec_version():
             lines.append(f"  found under spec {case.spec_version}; this is {spec_version()}")
-        lines.append(f"check {case.check} at " + json.dumps(case.case.to_dict(), ensure_ascii=False))
+        spelled = "" if PROGRAM in case.case.options else json.dumps(case.case.to_dict(), ensure_ascii=False)
+        lines.append(f"check {case.check} at {spelled or case.case.verb}")
         if found.call is not None:
             lines += [f"  {name} = {value}" for name, value in found.call.params.items()]
         lines += [f"  {name}: {_summary(x)}" for name, x in self._tensors().items()]
+        lines += [f"  {line}" for line in program_lines(found)]
+        lines += [f"    {line}" for line in lines_of(found.journal)]
         if self.picture is not None:
             lines += _reading(self.picture)
         for line in lines:

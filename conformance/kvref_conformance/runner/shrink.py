@@ -3,19 +3,24 @@
 Greedy: take the first simpler case that still fails, begin again from it, stop when none does or the budget
 is spent. A simpler case counts only if it lies in the check's own domain: the check must run there without an
 error of its own, and an honest implementation must pass it.
+
+A program of a manager loses steps instead (`programs.shrinking`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvref_conformance.cases import Case, smaller
+from kvref_conformance.cases import PROGRAM, Case, smaller
 from kvref_conformance.checks.check import Check
 from kvref_conformance.host import Host
 from kvref_conformance.oracle import Oracle
+from kvref_conformance.programs.shrinking import shrink_program
 from kvref_conformance.runner.evaluate import Evidence, evaluate
 
 #: Calls of a check that one shrink may cost.
 BUDGET = 60
+#: Programs that one shrink may run: each is a few quick operations.
+PROGRAMS = 400
 #: The same after an answer that never came: a crash costs a restart, a hang the whole timeout.
 BUDGETS = {"crash": 8, "protocol": 8, "timeout": 0}
 
@@ -48,10 +53,26 @@ def shrink(
     best = evaluate(check, case, host, oracle)
     if best.status == "pass":
         return best
+    if PROGRAM in case.options:
+        return _shorter(check, best, host, oracle, honest)
     left = _Budget(min(budget, BUDGETS.get(best.failure, budget)))
     while (found := _simpler(check, best, host, oracle, honest, left)) is not None:
         best = found
     return best
+
+
+def _shorter(check: Check, first: Evidence, host: Host, oracle: Oracle, honest: Honest) -> Evidence:
+    """Return the evidence at the shortest failing program found."""
+
+    def fails(case: Case) -> bool:
+        try:
+            found = evaluate(check, case, host, oracle)
+        except Exception:  # as below
+            return False
+        return found.status == "fail" and found.failure == first.failure and honest(check, case)
+
+    small = shrink_program(first.case, fails, BUDGETS.get(first.failure, PROGRAMS))
+    return first if small == first.case else evaluate(check, small, host, oracle)
 
 
 def _simpler(

@@ -1,0 +1,138 @@
+"""From a failing program to a short one that fails in the same way.
+
+Steps are dropped, first many at once, then each, then each two; then numbers are made smaller, those of the
+steps and those that the case has beside its program. Any part of a program is a program, so there is nothing
+to repair. Which of several short programs comes out depends on the order alone, never on chance.
+
+Source: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input" (2002), algorithm ddmin.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kvref_conformance.cases import PROGRAM, Case
+
+#: Programs that one shrinking may run.
+BUDGET = 1500
+#: Steps of a program up to which each two of them are left out together.
+PAIRS_UP_TO = 32
+_NUMBER = re.compile(r"-?[0-9]+")
+
+Fails = Callable[[Case], bool]
+"""Says whether a case still fails in the way that is looked for."""
+
+
+@dataclass
+class _Search:
+    """The shortest case found, and what was tried already."""
+
+    best: Case
+    fails: Fails
+    left: int
+    seen: set[str] = field(default_factory=set)
+
+    def take(self, case: Case) -> bool:
+        """Keep a case if it fails; False where it does not, or was tried before, or nothing may be tried."""
+        key = repr(sorted(case.options.items()))
+        if key in self.seen or self.left <= 0:
+            return False
+        self.seen.add(key)
+        self.left -= 1
+        if not self.fails(case):
+            return False
+        self.best = case
+        return True
+
+    def take_steps(self, steps: Sequence[str]) -> bool:
+        """Keep the case with these steps if it fails."""
+        return self.take(with_steps(self.best, steps))
+
+    @property
+    def steps(self) -> list[str]:
+        """The steps of the shortest program found."""
+        return steps_of(self.best)
+
+
+def shrink_program(case: Case, fails: Fails, budget: int = BUDGET) -> Case:
+    """Return the shortest case found that `fails`, which `case` does; at most `budget` are tried."""
+    search = _Search(case, fails, budget)
+    before = None
+    while search.best != before and search.left > 0:
+        before = search.best
+        _drop_parts(search)
+        _drop_pairs(search)
+        _lower_numbers(search)
+        _lower_options(search)
+    return search.best
+
+
+def steps_of(case: Case) -> list[str]:
+    """Return the steps of a case's program as text."""
+    return [step.strip() for step in str(case.option(PROGRAM)).split(";") if step.strip()]
+
+
+def with_steps(case: Case, steps: Sequence[str]) -> Case:
+    """Return the case with other steps."""
+    return case.with_options(**{PROGRAM: "; ".join(steps)})
+
+
+def _drop_parts(search: _Search) -> None:
+    """Leave out runs of steps, each run half as long as those before."""
+    size = len(search.steps)
+    while size:
+        at = 0
+        while at < len(search.steps):
+            steps = search.steps
+            if not search.take_steps(steps[:at] + steps[at + size :]):
+                at += size
+        size //= 2
+
+
+def _drop_pairs(search: _Search) -> None:
+    """Leave out each two steps, as one that begins something and one that ends it."""
+    if len(search.steps) > PAIRS_UP_TO:
+        return
+    first = 0
+    while first < len(search.steps):
+        steps = search.steps
+        pairs = ((first, second) for second in range(first + 1, len(steps)))
+        if not any(search.take_steps([s for at, s in enumerate(steps) if at not in pair]) for pair in pairs):
+            first += 1
+
+
+def _lower_numbers(search: _Search) -> None:
+    """Make the numbers of each step smaller, one at a time."""
+    for at in range(len(search.steps)):
+        while any(
+            search.take_steps([*search.steps[:at], simpler, *search.steps[at + 1 :]])
+            for simpler in _simpler(search.steps[at])
+        ):
+            pass
+
+
+def _lower_options(search: _Search) -> None:
+    """Make the numbers beside the program smaller: the pool, the blocks of it."""
+    for name, value in search.best.options.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            continue
+        while any(
+            search.take(search.best.with_options(**{name: lower}))
+            for lower in _lower(int(search.best.options[name]))
+            if lower > 0
+        ):
+            pass
+
+
+def _simpler(step: str) -> Iterator[str]:
+    """Yield a step with one of its numbers smaller."""
+    for found in _NUMBER.finditer(step):
+        for lower in _lower(int(found[0])):
+            yield step[: found.start()] + str(lower) + step[found.end() :]
+
+
+def _lower(number: int) -> list[int]:
+    """Return numbers nearer to 0, the nearest first."""
+    sign = -1 if number < 0 else 1
+    size = abs(number)
+    return [sign * lower for lower in dict.fromkeys((0, 1, size // 2, size - 1)) if lower < size]
