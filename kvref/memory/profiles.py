@@ -74,6 +74,8 @@ class Profile:
     policy: str = "lru"
     cached_outputs: bool = True
     """Whether blocks of decoded tokens are published."""
+    outputs_wait: bool = False
+    """Whether a tree gets them only when their request is finished."""
     null_block: bool = False
     """Whether block 0 is set aside and holds nothing."""
     unverified: tuple[str, ...] = ()
@@ -86,7 +88,7 @@ class Profile:
         for name, allowed in NAMED.items():
             if getattr(self, name) not in allowed:
                 raise ArgumentError(f"{name} = {getattr(self, name)!r}, expected one of {', '.join(allowed)}")
-        for name in ("cached_outputs", "null_block"):
+        for name in ("cached_outputs", "outputs_wait", "null_block"):
             check_flag(name, getattr(self, name))
         if self.publish == "scheduled" and self.duplicates == "adopt":
             raise ArgumentError(
@@ -125,6 +127,7 @@ _ENGINES = (
         duplicates="adopt",
         evict_unit="node",
         split="renews",
+        outputs_wait=True,
         unverified=("plain",),
     ),
     Profile(

@@ -39,7 +39,6 @@ from kvref.memory.radix_contents import sliced
 from kvref.memory.radix_policies import DEFAULT_PRIORITY
 from kvref.memory.radix_request import RadixRequest
 
-
 #: The canonical answers, with a tree in the place of keys: it has one copy of a block, or none.
 CANONICAL = replace(PROFILES["kvref"], structure="radix", duplicates="adopt")
 
@@ -146,7 +145,7 @@ class RadixCache:
         live = self._live(request)
         live.num_computed = live.num_scheduled
         if self.profile.publish == "computed":
-            self._publish(live)
+            self._publish(live, outputs=not self.profile.outputs_wait)
 
     def slots(self, request: int) -> list[int]:
         """List the slots of all scheduled tokens of a request, as they are now.
@@ -161,7 +160,7 @@ class RadixCache:
         Raises: UnknownRequestError.
         """
         live = self._live(request)
-        self._publish(live)
+        self._publish(live, outputs=True)
         self._tree.access(live.node)
         self._release(request)
 
@@ -200,11 +199,11 @@ class RadixCache:
         assert len(owned) + len(free) == self._pool.capacity, "a block is nobody's"
         assert set(owned).isdisjoint(free), "a free block has an owner"
 
-    def _publish(self, live: RadixRequest) -> None:
+    def _publish(self, live: RadixRequest, *, outputs: bool) -> None:
         """Put computed full blocks into the tree: those of the prompt, then those of the outputs."""
         prompt = live.num_prompt // self.block_size
         full = live.num_computed // self.block_size
-        if not self.profile.cached_outputs:
+        if not (outputs and self.profile.cached_outputs):
             full = min(full, prompt)
         for stop in (min(full, prompt), full):
             if stop > live.num_inserted:
