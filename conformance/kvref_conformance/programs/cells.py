@@ -25,8 +25,14 @@ class Cell:
     written: bool = False
     dropped: bool = False
     """Whether the request was aborted before it was written."""
+    lost: bool = False
+    """Whether the block was given out again."""
 
     def __str__(self) -> str:
+        if self.lost:
+            return (
+                f"nothing any more: request {self.request} wrote position {self.position} of it, and lost it"
+            )
         did = "wrote" if self.written else "dropped" if self.dropped else "is going to write"
         return f"what request {self.request} {did} at position {self.position}, from step {self.step}"
 
@@ -46,11 +52,15 @@ class Cells:
         """Return what a slot holds; None if it was never given out."""
         return self._cells.get(slot)
 
+    def give_out(self, slots: Iterable[int]) -> None:
+        """Lose what a block holds: it is given out, for a few tokens or many."""
+        for slot in slots:
+            if (old := self._cells.get(slot)) is not None and old.epoch == self.epoch and old.written:
+                self._past.setdefault(slot, set()).add(old.label)
+                old.written, old.lost = False, True
+
     def schedule(self, slot: int, cell: Cell) -> None:
         """Give a slot out for writing."""
-        old = self._cells.get(slot)
-        if old is not None and old.epoch == self.epoch and old.written:
-            self._past.setdefault(slot, set()).add(old.label)
         self._cells[slot] = cell
 
     def commit(self, slots: Iterable[int], request: int) -> None:
@@ -93,7 +103,7 @@ class Cells:
         expected = reader.labels[at]
         if cell.epoch < self.epoch:
             return "KV-PREFIX-015"
-        if cell.label == expected:
+        if cell.label == expected and not cell.lost:
             return "KV-PREFIX-021" if cell.dropped else "KV-PREFIX-005"
         if expected in self._past.get(slot, ()):
             return "KV-PREFIX-017"

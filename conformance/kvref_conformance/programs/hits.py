@@ -37,9 +37,9 @@ def copied_tail(cache: "WatchedCache", request: int, prompt: Prompt, hit: int, s
     if not declared or not 0 < hit < len(prompt.tokens) or not tail or own & cache.held():
         return
     if cache.cells.is_written(prompt.labels[hit - 1]):
+        cache.give_out(own)
         for at, slot in enumerate(tail, start):
             cache.write(slot, prompt, at, request, written=True)
-        cache.ledger.given_out += len(own)
 
 
 def _judge_length(cache: "WatchedCache", said: str, prompt: Prompt, hit: int) -> None:

@@ -1,8 +1,8 @@
 """What has been published since the last reset: what a request may hit, and what it must.
 
 Only ends of blocks are kept, for a hit covers whole blocks, whatever else it may cover. What an aborted
-request computed may be hit and need not be. Nothing must be hit once a block had to be taken from someone
-else's past, which is why blocks given out are counted.
+request computed may be hit and need not be; so may what was decoded, until its request has finished. Nothing
+must be hit once a block had to be taken from someone else's past, which is why blocks given out are counted.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,8 +22,9 @@ class Entry:
     of_prompt: bool = False
     """Whether some request had all of it as prompt; otherwise some of it was decoded."""
     finished: bool = False
+    """Whether a request that had all of it has finished."""
     live: set[int] = field(default_factory=set)
-    """Requests that computed or hit it, and have not ended."""
+    """Requests that have all of it as prompt, computed, and have not ended."""
     slots: set[int] = field(default_factory=set)
     """Slots in which its last token was ever written."""
 
@@ -51,25 +52,25 @@ class Ledger:
         """Yield the last position of every full block."""
         yield from range(self.block_size - 1, num_tokens, self.block_size)
 
-    def publish(self, prompt: Prompt, slots: list[int], request: int) -> None:
+    def publish(self, prompt: Prompt, slots: list[int], request: int, *, finished: bool = False) -> None:
         """Note what a request computed, up to the last of its slots."""
         parent = None
         for end in self.ends(len(slots)):
             own = prompt.labels[end]
             entry = self.entries.setdefault(own, Entry(parent))
-            entry.of_prompt |= end < prompt.prompt_len
-            entry.live.add(request)
+            entry.finished |= finished
+            if end < prompt.prompt_len:
+                entry.of_prompt = True
+                entry.live.add(request)
             entry.slots.add(slots[end])
             if parent is not None:
                 self.children.setdefault(parent, set()).add(own)
             parent = own
 
-    def end(self, request: int, *, finished: bool) -> None:
+    def end(self, request: int) -> None:
         """Note that a request has ended."""
         for entry in self.entries.values():
-            if request in entry.live:
-                entry.live.discard(request)
-                entry.finished |= finished
+            entry.live.discard(request)
 
     def reset(self) -> None:
         """Forget everything."""
@@ -121,7 +122,7 @@ class Ledger:
         return False
 
     def _surely(self, prompt: Prompt, outputs: bool) -> int:
-        run = self._run(prompt, lambda e: (e.finished or bool(e.live)) and (e.of_prompt or outputs))
+        run = self._run(prompt, lambda e: bool(e.live) or (e.finished and (e.of_prompt or outputs)))
         return min(run, self.most(len(prompt.tokens)))
 
     def _run(self, prompt: Prompt, holds: Callable[[Entry], bool]) -> int:

@@ -9,8 +9,8 @@ Steps, where r is a request, d a document, n and m numbers of tokens:
     commit r                 what is scheduled is computed now
     finish r · abort r       a request ends; it is finished only when all of it is computed
     reset                    forget everything; must be refused while there is a request
-    adapter r a · version r a · salt r a · image r d o n · embed r d o n
-                             what request r is admitted with: text a, or n rows of digest d from position o on
+    adapter · version · salt · image · embed
+                             what request r is to be admitted with, as in `drafts`
     again r · stranger r · huge r · nothing r · negative r · minus r
                              must be refused: a second admission, operations on a request that is not there,
                              more tokens than there are slots, no tokens, −1 new tokens, a token −1
@@ -18,13 +18,12 @@ Steps, where r is a request, d a document, n and m numbers of tokens:
 Between an admission or an extension and its commit a step is in flight. Steps of requests may overlap.
 """
 
-from dataclasses import dataclass, field
-
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
 from kvref_conformance.managers import MAX_LIST
 from kvref_conformance.programs.breach import Log
-from kvref_conformance.programs.prompts import Given, Part, Prompt, are_pairs, tokens_of
+from kvref_conformance.programs.drafts import PARTS, TEXTS, Drafts
+from kvref_conformance.programs.prompts import Prompt, are_pairs, tokens_of
 from kvref_conformance.programs.running import Session
 from kvref_conformance.programs.step import Step
 from kvref_conformance.programs.watched_cache import WatchedCache
@@ -35,16 +34,12 @@ STEPS = {
     for least, most, names in (
         (3, 65, "admit decode"),
         (4, 66, "part"),
-        (2, 2, "more adapter version salt"),
+        (2, 2, "more"),
         (1, 1, "commit finish abort again stranger huge nothing negative minus"),
-        (4, 4, "image embed"),
         (0, 0, "reset"),
     )
     for name in names.split()
 }
-#: Step that names a text -> the argument that passes it.
-TEXTS = {"adapter": "adapter", "version": "adapter_version", "salt": "salt"}
-PARTS = {"image": "media", "embed": "embeddings"}
 
 
 def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Prefixes":
@@ -52,36 +47,20 @@ def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Pref
     return Prefixes(WatchedCache(session, case, claims, log), log)
 
 
-@dataclass
-class Draft:
-    """What the next admission of a request is to be given."""
-
-    texts: dict[str, int] = field(default_factory=dict)
-    media: list[Part] = field(default_factory=list)
-    embeddings: list[Part] = field(default_factory=list)
-
-    def given(self) -> Given:
-        """Return it, parts in the order of their positions."""
-        media, embeddings = (sorted(p, key=lambda part: part.offset) for p in (self.media, self.embeddings))
-        return Given(dict(self.texts), tuple(media), tuple(embeddings))
-
-
 class Prefixes:
     """Performs the steps of one program on one prefix cache."""
 
     def __init__(self, cache: WatchedCache, log: Log) -> None:
         self.cache, self.log = cache, log
-        self.drafts: dict[int, Draft] = {}
+        self.drafts = Drafts(cache.claims.features)
 
     def perform(self, step: Step) -> bool:
         """Perform a step, or pass it over."""
+        if step.name in TEXTS or step.name in PARTS:
+            return self.drafts.perform(step)
         least, most = STEPS.get(step.name, (1, 0))
         if not least <= len(step.numbers) <= most or min(step.numbers, default=0) < 0:
             return False
-        if step.name in TEXTS:
-            return self._text(TEXTS[step.name], *step.numbers)
-        if step.name in PARTS:
-            return self._part(PARTS[step.name], *step.numbers)
         if not getattr(self, f"do_{step.name}")(*step.numbers):
             return False
         self.log.note(step, "then", self.cache.free, "are free")
@@ -96,13 +75,13 @@ class Prefixes:
 
     def do_part(self, request: int, most: int, *pairs: int) -> bool:
         """Begin a request and schedule some of it."""
-        given = self.drafts.get(request, Draft()).given()
+        given = self.drafts.of(request)
         count = sum(pairs[1::2])
         if request in self.cache.live or not are_pairs(pairs) or not given.fits(count):
             return False
-        if most < 1 or count > MAX_LIST or not given.features <= set(self.cache.claims.features):
+        if most < 1 or count > MAX_LIST:
             return False
-        self.drafts.pop(request, None)
+        self.drafts.drop(request)
         self.cache.admit(request, Prompt(given, tokens_of(pairs)), min(most, count))
         return True
 
@@ -195,16 +174,3 @@ class Prefixes:
         scheduled = len(tokens) if most is None else most
         asked = {"request": request, "tokens": tokens, "max_new_tokens": scheduled}
         self.cache.must_not("KV-PREFIX-027", "admit", **asked)
-
-    def _text(self, name: str, request: int, number: int) -> bool:
-        if request in self.cache.live or name not in self.cache.claims.features:
-            return False
-        self.drafts.setdefault(request, Draft()).texts[name] = number
-        return True
-
-    def _part(self, name: str, request: int, digest: int, offset: int, length: int) -> bool:
-        if request in self.cache.live or name not in self.cache.claims.features or not length:
-            return False
-        draft = self.drafts.setdefault(request, Draft())
-        (draft.media if name == "media" else draft.embeddings).append(Part(digest, offset, length))
-        return True

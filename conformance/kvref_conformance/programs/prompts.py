@@ -92,11 +92,6 @@ class Given:
         """Whether nothing is passed."""
         return not (self.texts or self.media or self.embeddings)
 
-    @property
-    def features(self) -> set[str]:
-        """The features whose arguments are passed."""
-        return {*self.texts, *(name for name in ("media", "embeddings") if getattr(self, name))}
-
     def fits(self, num_tokens: int) -> bool:
         """Say whether all parts lie inside the tokens, none on another."""
         taken = [at for p in (*self.media, *self.embeddings) for at in range(p.offset, p.offset + p.length)]

@@ -138,8 +138,8 @@ class WatchedCache:
         one = self.live.pop(request)
         self.cells.drop(one.pending, request)
         if operation == "finish":
-            self.ledger.publish(one.prompt, one.slots, request)
-        self.ledger.end(request, finished=operation == "finish")
+            self.ledger.publish(one.prompt, one.slots, request, finished=True)
+        self.ledger.end(request)
         self.look("KV-PREFIX-022")
 
     def reset(self) -> None:
@@ -173,11 +173,9 @@ class WatchedCache:
         one = self.live[request]
         judge_writes(self, said, request, slots)
         start = len(one.slots)
+        self.give_out({self.block(slot) for slot in slots} - {self.block(slot) for slot in one.slots})
         for at, slot in enumerate(slots, start):
             self.write(slot, one.prompt, at, request, written=self.eager)
-        new = {self.block(slot) for slot in slots} - {self.block(slot) for slot in one.slots}
-        self.ledger.given_out += len(new)
-        self.names.forget(new)
         one.slots += slots
         one.pending = list(slots)
         self._note_twice(request, one, start)
@@ -185,6 +183,13 @@ class WatchedCache:
             self.ledger.publish(one.prompt, one.slots, request)
         self.log.note(said, "in", self.names.names(dict.fromkeys(map(self.block, one.slots))))
         self.look("KV-PREFIX-022")
+
+    def give_out(self, blocks: set[int]) -> None:
+        """Note that blocks are given out: what they held is lost."""
+        size = self.block_size
+        self.cells.give_out(slot for b in blocks for slot in range(b * size, b * size + size))
+        self.ledger.given_out += len(blocks)
+        self.names.forget(blocks)
 
     def write(self, slot: int, prompt: Prompt, at: int, request: int, *, written: bool) -> None:
         """Let a position of a request be written to a slot, now or when its step is committed."""

@@ -45,10 +45,17 @@ class RadixLists(PrefixLists):
 
     # --- operations
 
-    def finish(self, request: int) -> None:
-        """End a request; all that it read was used now."""
+    def commit(self, request: int) -> None:
+        """Let what is scheduled be computed; the full blocks of the prompt join the tree."""
         one = self.requests.get(request)
-        self.publish(one, one.computed)
+        one.computed = one.scheduled
+        self.publish(one, min(one.computed, one.prompt_len))
+
+    def finish(self, request: int) -> None:
+        """End a request: what it decoded joins the tree, and all that it read was used now."""
+        one = self.requests.get(request)
+        for end in (one.prompt_len, one.computed if self.cached_outputs == "yes" else 0):
+            self.publish(one, min(end, one.computed))
         self.use(self.path(self.name(one.content, one.kept)))
         self.end(one)
 
@@ -136,39 +143,28 @@ class RadixLists(PrefixLists):
             run.used = self.now
 
     def publish(self, one: Request, stop: int) -> None:
-        """Put a request's full blocks into the tree: those of its prompt, then those it decoded."""
-        prompt = one.prompt_len // self.block_size * self.block_size
-        full = stop // self.block_size * self.block_size
-        if self.cached_outputs == "no":
-            full = min(full, prompt)
-        for end in (min(full, prompt), full):
-            if end > one.inserted:
-                self.insert(one, end, grow=one.decoded and end > prompt)
-                one.inserted, one.decoded = end, end > prompt
+        """Put a request's full blocks into the tree, those of its prompt for now."""
+        stop = stop // self.block_size * self.block_size
+        if stop > one.inserted:
+            self.insert(one, stop)
+            one.inserted = stop
 
-    def insert(self, one: Request, stop: int, *, grow: bool) -> None:
+    def insert(self, one: Request, stop: int) -> None:
         """Put a prefix into the tree, and read the tree's blocks instead of the request's own copies."""
-        name, size = self.name(one.content, stop), self.block_size
+        size = self.block_size
         there = self.find(one.content, stop)
         known = len(there) * size
         self.part(self.name(one.content, known))
-        last = [run for run in self.path(name) if run.end == one.kept]
         new = one.blocks[len(there) : stop // size]
         duplicates = [own for own, tree in zip(one.blocks, there, strict=False) if own != tree]
         one.blocks[: len(there)] = there
-        if new and grow and known == one.kept and self.may_grow(one, last[0]):
-            last[0].name, last[0].blocks = name, last[0].blocks + new
-        elif new:
+        if new:
             self.now += 1
-            self.runs.append(Run(name, known, new, self.now))
+            self.runs.append(Run(self.name(one.content, stop), known, new, self.now))
         for at in range(known + size, stop + 1, size):
             self.events.stored(self.name(one.content, at))
         one.kept = stop
         self.waiting = duplicates + self.waiting
-
-    def may_grow(self, one: Request, run: Run) -> bool:
-        """Say whether a run of outputs has one reader, which is this one, and nothing that continues it."""
-        return self.readers(run) == [one] and not self.continued(run)
 
     def continued(self, run: Run) -> bool:
         """Say whether another run continues this one."""

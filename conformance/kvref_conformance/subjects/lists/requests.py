@@ -23,8 +23,6 @@ class Request:
     """In a cache with a tree: tokens whose blocks are the tree's."""
     inserted: int = 0
     """Tokens it has put into the tree, whether they were new there or not."""
-    decoded: bool = False
-    """Whether what it put there last was decoded."""
 
     @property
     def num_tokens(self) -> int:

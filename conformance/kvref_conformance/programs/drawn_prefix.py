@@ -1,0 +1,186 @@
+"""Drawn programs for prefix caches, keys and indexes: what goes wrong when much goes on at once.
+
+Pools are small, so that they are nearly full all the time. Prompts share what earlier ones begin with, cut at
+any token; two requests compute the same; prefills are aborted half way; namespaces differ in one field.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvref_conformance.claims import Claims
+
+#: Documents, requests and workers that a program names.
+DOCUMENTS, REQUESTS, WORKERS = 5, 6, 3
+#: Prompts of a program that later ones begin like.
+REMEMBERED = 6
+#: Step -> how often it is tried.
+WEIGHTS = {
+    "admit": 20,
+    "part": 8,
+    "commit": 24,
+    "finish": 16,
+    "decode": 7,
+    "more": 10,
+    "abort": 6,
+    "reset": 2,
+    "again": 1,
+    "stranger": 1,
+    "huge": 1,
+    "nothing": 1,
+    "negative": 1,
+    "minus": 1,
+}
+#: Feature -> steps that give a request what the feature is about.
+GIVING = {
+    "adapter": "adapter",
+    "adapter_version": "version",
+    "salt": "salt",
+    "media": "image",
+    "embeddings": "embed",
+}
+
+
+def options(manager: str, rng: random.Random, claims: Claims) -> dict[str, Any]:
+    """Return what a manager is opened with, beside the size of its blocks."""
+    found: dict[str, Any] = {}
+    if manager == "prefix_cache":
+        found["num_blocks"] = rng.choice((3, 4, 5, 6, 8, 12))
+    if manager != "block_index" and "weak_hash" in claims.features and rng.random() < 0.2:
+        found["hash_bits"] = rng.choice((1, 2, 4))
+    return found
+
+
+def draw(manager: str, rng: random.Random, claims: Claims, length: int, block_size: int) -> str:
+    """Return a program of about so many steps."""
+    make = {"prefix_cache": _Requests, "block_keys": _Prompts, "block_index": _Workers}[manager]
+    drawn = make(rng, claims, block_size)
+    steps: list[str] = []
+    while len(steps) < length:
+        steps += drawn.steps()
+    return "; ".join(steps)
+
+
+@dataclass
+class _Prompts:
+    """Prompts that begin like earlier ones, and what they are given."""
+
+    rng: random.Random
+    claims: Claims
+    block_size: int
+    known: list[list[int]] = field(default_factory=list)
+    given: list[str] = field(default_factory=list)
+
+    def steps(self) -> list[str]:
+        """Return the steps that ask for the keys of one prompt."""
+        request = self.rng.randrange(REQUESTS)
+        prompt = self.prompt()
+        return [*self.giving(request, prompt), f"keys {request} {_spelled(prompt)}"]
+
+    def count(self) -> int:
+        """Return a number of tokens: around the edges of blocks, mostly."""
+        edge = self.block_size * self.rng.randint(0, 3)
+        return max(1, edge + self.rng.choice((-1, 0, 0, 0, 1, self.rng.randint(0, self.block_size))))
+
+    def prompt(self) -> list[int]:
+        """Return a prompt that is new, an earlier one, or begins like one."""
+        old = self.rng.choice(self.known) if self.known and self.rng.random() < 0.7 else []
+        if old and self.rng.random() < 0.4:
+            return old
+        keep = self.rng.randrange(0, len(old) + 1, 2)
+        prompt = [*old[:keep], self.rng.randrange(DOCUMENTS), self.count()]
+        self.known = [*self.known, prompt][-REMEMBERED:]
+        return prompt
+
+    def giving(self, request: int, prompt: list[int]) -> list[str]:
+        """Return the steps that give a request something besides tokens; often what another was given."""
+        features = [name for name in GIVING if name in self.claims.features]
+        if not features or self.rng.random() < 0.6:
+            return []
+        if self.given and self.rng.random() < 0.5:
+            return [step.replace(" r ", f" {request} ") for step in self.given]
+        self.given = [self._gift(self.rng.choice(features), sum(prompt[1::2])) for _ in range(2)]
+        return [step.replace(" r ", f" {request} ") for step in self.given]
+
+    def _gift(self, feature: str, count: int) -> str:
+        step = GIVING[feature]
+        if feature not in ("media", "embeddings"):
+            return f"{step} r {self.rng.choice((0, 1, 2, 3, 5, 9))}"
+        length = self.rng.randint(1, max(1, count // 2))
+        offset = self.rng.randint(0, count - length)
+        return f"{step} r {self.rng.choice((1, 2, 101, 5001))} {offset} {length}"
+
+
+@dataclass
+class _Requests(_Prompts):
+    """Requests that come and go, several in flight."""
+
+    live: dict[int, bool] = field(default_factory=dict)
+    """Request -> whether a step of it is in flight."""
+
+    def steps(self) -> list[str]:
+        """Return the next steps, most of which make sense."""
+        name = self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        if name in ("admit", "part"):
+            return self._admission(name)
+        if name == "reset":
+            return ["reset"]
+        request = self._request(name)
+        self._note(name, request)
+        if name == "decode":
+            return [
+                f"decode {request} {self.rng.randrange(DOCUMENTS)} {self.rng.choice((1, 2, self.count()))}"
+            ]
+        return [f"more {request} {self.count()}" if name == "more" else f"{name} {request}"]
+
+    def _admission(self, name: str) -> list[str]:
+        request = self.rng.randrange(REQUESTS)
+        if request in self.live and len(self.live) < REQUESTS:
+            request = self.rng.choice([r for r in range(REQUESTS) if r not in self.live])
+        prompt = self.prompt()
+        most = f"{self.count()} " if name == "part" else ""
+        self.live[request] = True
+        return [*self.giving(request, prompt), f"{name} {request} {most}{_spelled(prompt)}"]
+
+    def _request(self, name: str) -> int:
+        waiting = [r for r, busy in self.live.items() if busy == (name == "commit")]
+        if waiting and name in ("commit", "finish", "decode", "more"):
+            return self.rng.choice(waiting)
+        if self.live and name in ("abort", "again"):
+            return self.rng.choice(list(self.live))
+        return self.rng.randrange(REQUESTS)
+
+    def _note(self, name: str, request: int) -> None:
+        if request in self.live and name in ("commit", "decode", "more"):
+            self.live[request] = name != "commit"
+        if name in ("finish", "abort"):
+            self.live.pop(request, None)
+
+
+@dataclass
+class _Workers(_Prompts):
+    """Workers that store and remove parts of the same paths."""
+
+    def steps(self) -> list[str]:
+        """Return one step on an index, and what every worker then holds."""
+        worker, path = self.rng.randrange(WORKERS), self.prompt()
+        count = sum(path[1::2])
+        match = f"match {_spelled(path)}"
+        name = self.rng.choices(("store", "grow", "remove", "clear"), (8, 3, 6, 1))[0]
+        if name == "clear":
+            return [f"clear {worker}", match]
+        head = f"{name} {worker}"
+        if name == "grow":
+            head = f"{head} {self.rng.randrange(count)}"
+        elif name == "remove":
+            at = self.rng.randrange(count)
+            head = f"{head} {at} {self.rng.randint(1, count - at)}"
+        return [f"{head} {_spelled(path)}", match]
+
+    def count(self) -> int:
+        """Return a number of blocks."""
+        return self.rng.randint(1, 4)
+
+
+def _spelled(numbers: list[int]) -> str:
+    return " ".join(map(str, numbers))

@@ -1,0 +1,106 @@
+"""The reference's prefix caches and keys behind the suite's contract: what its arguments are called here.
+
+Two caches stand under one contract: over keys of full blocks, canonical, and over a radix tree that evicts
+whole nodes. `ReferenceRadix` is a subject of its own, for it declares that order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from kvref.memory.keys import Digest, block_keys, sha256
+from kvref.memory.namespace import Namespace, Span
+from kvref.memory.prefix_cache import PrefixCache
+from kvref.memory.profiles import PROFILES
+from kvref.memory.radix_cache import RadixCache
+from kvref_conformance.claims import Claims
+
+#: Of everything but tokens, what the reference tells apart.
+NAMESPACES = ("adapter", "adapter_version", "salt", "media", "embeddings")
+#: SGLang's tree, but that a node is used only as far as a request hits it.
+NODES = replace(PROFILES["sglang"], name="nodes", split="keeps")
+
+
+class _Requests:
+    """Operations that two caches share, under the names of the contract."""
+
+    def __init__(self, cache: PrefixCache | RadixCache) -> None:
+        self._cache = cache
+        self.commit, self.slots = cache.commit, cache.slots
+        self.finish, self.abort, self.reset = cache.finish, cache.abort, cache.reset
+
+    def admit(
+        self, request: int, tokens: Sequence[int], max_new_tokens: int, **given: Any
+    ) -> tuple[int, list[int]]:
+        """Begin a request."""
+        admission = self._cache.admit(
+            request, tokens, namespace=namespace_of(given), max_new_tokens=max_new_tokens
+        )
+        return admission.num_cached_tokens, admission.slots
+
+    def extend(self, request: int, tokens: Sequence[int], max_new_tokens: int) -> list[int]:
+        """Let tokens join a request."""
+        return self._cache.extend(request, tokens, max_new_tokens=max_new_tokens)
+
+    def num_free(self) -> int:
+        """Count the blocks that can be had."""
+        return self._cache.num_free
+
+
+class ReferencePrefixCache(_Requests):
+    """`PrefixCache`, canonical."""
+
+    def __init__(self, num_blocks: int, block_size: int, hash_bits: int = 0) -> None:
+        digest = cut_to(hash_bits) if hash_bits else sha256
+        super().__init__(PrefixCache(num_blocks, "kvref", block_size, digest=digest))
+
+
+class ReferenceRadixCache(_Requests):
+    """`RadixCache`; it makes no keys, so none can collide."""
+
+    def __init__(self, num_blocks: int, block_size: int, hash_bits: int = 0) -> None:
+        super().__init__(RadixCache(num_blocks, NODES, block_size))
+
+
+class ReferenceKeys:
+    """`block_keys`."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+
+    def keys(self, tokens: Sequence[int], **given: Any) -> list[str]:
+        """Return one key a full block, in hexadecimal."""
+        return [key.hex() for key in block_keys(tokens, self._block_size, namespace_of(given))]
+
+
+class ReferenceRadix:
+    """The reference's cache over a radix tree."""
+
+    claims = Claims(
+        name="kvref radix",
+        block_sizes=(4, 1, 3, 16),
+        features=(*NAMESPACES, "weak_hash"),
+        choices={"eviction-order": "lru_node"},
+    )
+    prefix_cache = ReferenceRadixCache
+
+
+def namespace_of(given: dict[str, Any]) -> Namespace:
+    """Return the namespace that the arguments of an admission name."""
+    spans: list[Span] = []
+    for kind in ("media", "embeddings"):
+        parts = (given.pop(f"{kind}_{name}", ()) for name in ("digests", "offsets", "lengths"))
+        spans += [
+            Span(kind=kind, digest=digest, offset=offset, length=length)
+            for digest, offset, length in zip(*parts, strict=True)
+        ]
+    return Namespace(spans=tuple(spans), **given)
+
+
+def cut_to(bits: int) -> Digest:
+    """Return a digest of so many bits: one that collides."""
+
+    def digest(message: bytes) -> bytes:
+        return bytes([int.from_bytes(sha256(message), "big") % 2**bits])
+
+    return digest
