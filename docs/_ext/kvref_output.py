@@ -24,12 +24,13 @@ from sphinx.util.docutils import SphinxDirective
 
 DOCS = Path(__file__).resolve().parents[1]
 EXAMPLES = DOCS / "examples"
+TRACES = DOCS.parent / "tests" / "data" / "traces"
 SECONDS = 120
 
 
 @cache
 def output_of(command: str, returncode: int = 0) -> str:
-    """Run one command of this project, or `python`, in a copy of the examples, and return what it prints.
+    """Run one command of this project, or `python`, beside the examples and traces, and return what it prints.
 
     Raises: RuntimeError if it ends with another exit code than the one expected.
     """
@@ -58,6 +59,7 @@ def _copy_of_examples() -> str:
     folder = Path(tempfile.mkdtemp(prefix="kvref-docs-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     shutil.copytree(EXAMPLES, folder / "examples", ignore=shutil.ignore_patterns("__pycache__", "finds"))
+    shutil.copytree(TRACES, folder / "examples", dirs_exist_ok=True)
     return str(folder / "examples")
 
 

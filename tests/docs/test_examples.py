@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from documents import ROOT, blocks, kvref, run
 
+TRACE = ROOT / "tests" / "data" / "traces" / "mooncake_conversation_trace.jsonl.gz"
 WITH_SESSIONS = [p for p in sorted((ROOT / "kvref").rglob("*.py")) if ">>>" in p.read_text(encoding="utf-8")]
 
 
@@ -45,6 +46,17 @@ def test_example_of_what_a_format_costs(examples: Path) -> None:
     assert [row[0] for row in rows] == ["fp8_e4m3_tensor", "mxfp8_e4m3", "nvfp4_tensor", "mxfp4"]
     for row in rows:
         assert 0 < 10 * float(row[3]) < float(row[2])
+
+
+def test_example_of_counting_rules(examples: Path) -> None:
+    """Seven rules give seven rows, with the published and the golden figures among them."""
+    done = run([sys.executable, "counting_rules.py", str(TRACE)], examples)
+    assert done.returncode == 0, done.stderr
+    rows = {line[:28].strip(): line[28:].split() for line in done.stdout.splitlines()[1:]}
+    assert len(rows) == 7
+    assert rows["of blocks, head first"] == ["0.3664", "0.3257", "0.2112", "0.0445"]
+    assert rows["of input tokens, second half"] == ["0.3981", "0.3438", "0.2195", "0.0467"]
+    assert rows["mean of requests"][0] == "0.4094"
 
 
 def test_example_test_passes(examples: Path) -> None:

@@ -111,3 +111,19 @@ def test_every_format_is_in_the_overview() -> None:
     from kvref.formats.format import FORMATS
 
     assert set(loss_over_bits.losses()) == set(FORMATS)
+
+
+def test_the_hit_curve_says_what_its_page_says() -> None:
+    """Between 37 and 40 percent at the end; engines on the curve of full blocks, or a little below."""
+    import hit_curve
+
+    ends = {}
+    for name, (counting, by_token, _) in hit_curve.CURVES.items():
+        capacities, shares = hit_curve.curve(counting, by_token)
+        ends[name] = shares[-1]
+        if name == "of full blocks":
+            for engine in hit_curve.ENGINES:
+                for capacity, share in zip(hit_curve.CAPACITIES, hit_curve.replayed(engine), strict=True):
+                    best = shares[capacities.searchsorted(capacity, side="right") - 1]
+                    assert best - 0.002 < share <= best
+    assert 0.366 < min(ends.values()) < max(ends.values()) < 0.4
