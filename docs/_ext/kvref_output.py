@@ -30,7 +30,7 @@ SECONDS = 120
 
 @cache
 def output_of(command: str, returncode: int = 0) -> str:
-    """Run one command of this project, or `python`, beside the examples and traces, and return what it prints.
+    """Run one command of this project, or `python`, beside examples and traces, and return what it prints.
 
     Raises: RuntimeError if it ends with another exit code than the one expected.
     """
