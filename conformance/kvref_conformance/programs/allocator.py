@@ -39,11 +39,6 @@ def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Allo
     return Allocator(WatchedPool(session, int(case.option("num_blocks")), claims, log), log)
 
 
-def opening(case: Case) -> dict[str, int]:
-    """Return what the allocator of a case is opened with."""
-    return {"num_blocks": int(case.option("num_blocks"))}
-
-
 class Allocator:
     """Performs the steps of one program on one allocator."""
 

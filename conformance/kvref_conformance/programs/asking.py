@@ -6,12 +6,11 @@ The programs for block tables are written for any block size, for tables go wron
 
 import re
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from typing import Any
 
-from kvref_conformance.cases import PROGRAM, Case, Level
+from kvref_conformance.cases import PROGRAM, Case, Level, opening
 from kvref_conformance.claims import Claims
-from kvref_conformance.programs.running import INTERPRETERS, run
+from kvref_conformance.programs.running import run
 from kvref_conformance.programs.step import parse
 from kvref_conformance.trial import Trial, Violation
 
@@ -27,7 +26,6 @@ def expect_unbroken(trial: Trial, requirement: str) -> None:
     Raises: Violation with the first breach of it; Failed if the subject is gone.
     """
     case = trial.case
-    opening: Callable[[Case], dict[str, Any]] = _module(case.verb).opening
     session = trial.open(case.verb, **opening(case))
     found = run(str(case.option(PROGRAM)), session, case, trial.claims).of(requirement)
     session.close()
@@ -119,7 +117,3 @@ def _pairs(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
 def _case(manager: str, program: str, block_size: int = 16, **options: Any) -> Case:
     options = {"num_blocks": options.pop("num_blocks"), **options, PROGRAM: program}
     return Case(verb=manager, seq_lens=(), query_lens=(), block_size=block_size, options=options)
-
-
-def _module(manager: str) -> Any:
-    return import_module(f"{__package__}.{INTERPRETERS[manager]}")

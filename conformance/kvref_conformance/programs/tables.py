@@ -11,9 +11,7 @@ Steps, where r, p and c number requests and n counts tokens:
 An append that needs more blocks than are free must be refused as well. After every step all tables are read.
 """
 
-from typing import Any
-
-from kvref_conformance.cases import Case
+from kvref_conformance.cases import Case, opening
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Failed
 from kvref_conformance.programs.breach import Log
@@ -36,16 +34,6 @@ MOST = 1024
 def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Tables":
     """Return what performs the steps of one program."""
     return Tables(TablesJudged(session, opening(case), claims, log), log)
-
-
-def opening(case: Case) -> dict[str, Any]:
-    """Return what the tables of a case are opened with; of groups the case has lists as text."""
-    opens: dict[str, Any] = {"num_blocks": int(case.option("num_blocks"))}
-    sizes = str(case.options.get("block_sizes", case.block_size))
-    opens["block_sizes"] = [int(size) for size in sizes.split(",")]
-    if "windows" in case.options:
-        opens["windows"] = [int(window) for window in str(case.option("windows")).split(",")]
-    return opens
 
 
 class Tables:
