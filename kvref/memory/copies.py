@@ -45,19 +45,20 @@ class Copies(Generic[Key]):
         """List the blocks that have keys."""
         return list(self._keys)
 
-    def are_new(self, keys: Sequence[Key]) -> bool:
-        """Say whether the keys differ from each other and none has a copy."""
-        return self._first.keys().isdisjoint(keys) and len(set(keys)) == len(keys)
+    def add(self, key: Key, block: int) -> None:
+        """Let a block without a key be a copy."""
+        self._keys[block] = key
+        if self._first.setdefault(key, block) != block:
+            self._more.setdefault(key, []).append(block)
 
-    def add(self, keys: Sequence[Key], blocks: Sequence[int]) -> None:
-        """Let blocks without a key be copies, one a key."""
+    def add_new(self, keys: Sequence[Key], blocks: Sequence[int]) -> bool:
+        """Let blocks without a key be copies, one a key, if no key has one yet; say whether they are."""
+        first = self._first
+        if not first.keys().isdisjoint(keys) or len(set(keys)) < len(keys):
+            return False
+        first.update(zip(keys, blocks, strict=True))
         self._keys.update(zip(blocks, keys, strict=True))
-        if self.are_new(keys):
-            self._first.update(zip(keys, blocks, strict=True))
-            return
-        for key, block in zip(keys, blocks, strict=True):
-            if self._first.setdefault(key, block) != block:
-                self._more.setdefault(key, []).append(block)
+        return True
 
     def drop(self, blocks: Iterable[int]) -> None:
         """Let blocks have no key; one that has none is left as it is."""

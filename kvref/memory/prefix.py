@@ -19,7 +19,8 @@ Source: vLLM's block pool (hold, evict, publish, free in reverse). Of second cop
 LMDeploy adopts the first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import count, repeat
 from typing import Generic
 
 from kvref.errors import OutOfBlocksError, OwnershipError
@@ -96,18 +97,21 @@ class PrefixIndex(Generic[Key]):
         A profile that adopts replaces, in `row`, a block whose key has a copy already: that one is held now,
         and the given one let go of.
         """
-        if self.profile.duplicates == "keep" or self._copies.are_new(keys):
-            self._add(keys, row[start : start + len(keys)], contents)
+        blocks = row[start : start + len(keys)]
+        if self._copies.add_new(keys, blocks):
+            self._published(blocks, contents)
             return
-        for at, key in enumerate(keys):
-            content = None if contents is None else contents[at]
-            first = self.find(key, content)
+        keep = self.profile.duplicates == "keep"
+        given: Iterable[Content | None] = repeat(None) if contents is None else contents
+        for at, key, content in zip(count(start), keys, given, strict=False):
+            first = None if keep else self.find(key, content)
             if first is None:
-                self._add([key], [row[start + at]], None if content is None else [content])
+                self._copies.add(key, row[at])
+                self._published([row[at]], None if content is None else [content])
             elif self.profile.duplicates == "adopt":
                 self.pool.touch([first])
-                self.pool.free([row[start + at]])
-                row[start + at] = first
+                self.pool.free([row[at]])
+                row[at] = first
 
     def withdraw(self, blocks: Sequence[int]) -> None:
         """Let nobody find blocks any more, whoever holds them."""
@@ -150,13 +154,14 @@ class PrefixIndex(Generic[Key]):
         """Assert that pool, keys and contents agree on which blocks are published."""
         self.pool.check_invariants()
         self._copies.check_invariants()
+        first = int(self.profile.null_block)
+        own = range(first, first + self.pool.capacity)
         published = set(self._copies.blocks())
-        cached = {block for block in range(self.pool.capacity + 1) if self._is_cached(block)}
+        cached = {block for block in own if self.pool.is_cached(block)}
         assert published == cached, "a block is published and not cached, or cached and not published"
         assert self._contents.keys() <= published, "contents of a block that is not published"
 
-    def _add(self, keys: Sequence[Key], blocks: Sequence[int], contents: Sequence[Content] | None) -> None:
-        self._copies.add(keys, blocks)
+    def _published(self, blocks: Sequence[int], contents: Sequence[Content] | None) -> None:
         if contents is not None:
             self._contents.update(zip(blocks, contents, strict=True))
         for block in blocks:
@@ -166,9 +171,3 @@ class PrefixIndex(Generic[Key]):
         self._copies.drop(blocks)
         for block in blocks if self._contents else ():
             self._contents.pop(block, None)
-
-    def _is_cached(self, block: int) -> bool:
-        try:
-            return self.pool.is_cached(block)
-        except OwnershipError:  # the null block, or beyond a pool without one
-            return False
