@@ -3,10 +3,11 @@
 Two papers that replay one trace print different hit rates, and both are right: each counts by a rule of its
 own. So a rate here comes with its rule, and a rule says:
 
-- `touch`: in which order a request's blocks become recent. tail_first leaves the head most recent, as caches
-  that evict leaves first do; head_first leaves the tail most recent.
-- `tail`: whether the partial last block of a prompt is a block that can hit (keyed) or none (full_blocks).
-- `warm_up`: the share of requests, from the first, that fill the cache and are not counted.
+    touch      which end of a request becomes recent first: the tail (tail_first, as in caches that
+               evict leaves first, which keeps heads longer) or the head (head_first)
+    tail       whether the partial last block of a prompt is a block that can hit (keyed), or none
+               (full_blocks)
+    warm_up    the share of requests, from the first, that fill the cache and are not counted
 
 The weight is no part of the rule, because all four are given: hits as a share of blocks, of input tokens,
 of input and output tokens, and the mean over requests of each one's share of input tokens.
@@ -84,11 +85,15 @@ class HitRates:
     capacity: int | None
     """Blocks of the cache; None if it never evicts."""
     hit_blocks: int
+    """Blocks that hit."""
     blocks: int
     """Blocks asked for, by the requests that count."""
     hit_tokens: int
+    """Tokens in them."""
     input_tokens: int
+    """Tokens of the prompts."""
     output_tokens: int
+    """Tokens of the answers."""
     mean_of_requests: float
     """Mean over requests of the share of their input tokens that hit."""
     refused: int = 0

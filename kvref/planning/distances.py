@@ -1,11 +1,11 @@
 """The hit curve of LRU: what every capacity would hit, from one pass over a trace.
 
 LRU with room for C blocks holds the C blocks touched last, whatever C is. So a block is there if and only if
-fewer than C other blocks were touched since its own last touch: its **stack distance**, itself included, is
+fewer than C other blocks were touched since its own last touch: its stack distance, itself included, is
 at most C. One distance per reference answers for all capacities at once (Mattson et al. 1970).
 
-A hit of a *prefix* needs more: the block and all blocks before it. Block i of a request is part of the hit at
-capacity C if and only if the largest distance among blocks 0..i is at most C, so the **running maximum**
+A hit of a prefix needs more: the block and all blocks before it. Block i of a request is part of the hit at
+capacity C if and only if the largest distance among blocks 0..i is at most C, so the running maximum
 within the request takes the place of the distance. This is exact under both orders of touch: distances are
 those at the moment of lookup, before the request touches anything, so the order within the request cannot
 change what it finds. It only changes what later requests find, and there it is part of the distance.
@@ -13,7 +13,7 @@ Touched tail first, a block is always less recent than its predecessor, so dista
 request and the running maximum changes nothing. Touched head first, a predecessor is older and leaves first;
 what follows it stays behind and is found by nobody, and the running maximum says so.
 
-**How a distance is computed.** Number all touches by time. A reference at lookup time S whose block was last
+How a distance is computed: number all touches by time. A reference at lookup time S whose block was last
 touched at p has seen S - 1 - p touches since. Those of blocks that were touched before within that stretch
 count twice or more; there is one such repetition for each touch s < S whose own previous touch lies after p.
 So with `prev` for the previous touch of a block,
@@ -24,7 +24,7 @@ and what is left is counting, for each element of a sequence, the earlier elemen
 
 Realises: KV-PREFIX-024 eviction-order (lru_tail_first, lru_head_first), for requests that run one at a time.
 For porters: `larger_before` is a Fenwick tree in other languages; the rest is three lines.
-Source: Mattson, Gecsei, Slutz, Traiger, *Evaluation techniques for storage hierarchies* (1970).
+Source: Mattson, Gecsei, Slutz, Traiger, Evaluation techniques for storage hierarchies (1970).
 """
 
 from dataclasses import dataclass

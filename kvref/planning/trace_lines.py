@@ -1,10 +1,11 @@
 """One line of a trace as a request: what each published format puts there, and what is wrong with a line.
 
-*Hashed* (Mooncake, and others with its fields): a JSON object with `timestamp`, `input_length` and
+Hashed (Mooncake, and others with its fields): a JSON object with `timestamp`, `input_length` and
 `output_length` in tokens, and `hash_ids`, one id for each block of the input. An id stands for the whole
 prefix up to the end of its block. A partial last block has an id of its own (`tail` keyed) or none
 (`tail` full_blocks).
-*Lengths* (Azure): `TIMESTAMP`, `ContextTokens`, `GeneratedTokens`, as JSON or as comma-separated text.
+
+Lengths (Azure): `TIMESTAMP`, `ContextTokens`, `GeneratedTokens`, as JSON or as comma-separated text.
 Nothing in it says which requests share a prefix.
 
 For porters: check before use that ids and length go together; a trace that is read with the wrong block size
@@ -47,7 +48,9 @@ class Place(NamedTuple):
     """Where in which file something is said."""
 
     file: str
+    """The file."""
     line: int
+    """Its line, from 1."""
 
     def refuse(self, what: str) -> NoReturn:
         """Raise a TraceError that begins with the place."""

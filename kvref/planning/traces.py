@@ -3,7 +3,7 @@
 `read_requests` yields one checked request after the other; `Trace.read` gathers them. In a `Trace` the ids of
 blocks are renumbered from 0 in the order of their first appearance, so that they index arrays.
 
-Ids must be ids of *prefixes*: the same id always follows the same id. A trace in which it does not counts
+Ids must be ids of prefixes: the same id always follows the same id. A trace in which it does not counts
 chunks wherever they stand, and hit rates of prefixes computed from it would be wrong; it is refused.
 
 For porters: `Trace` is three flat arrays; a request's blocks are `blocks[starts[r] : starts[r + 1]]`.
