@@ -1,4 +1,4 @@
-"""`kvref smoke`: does the harness work at all? One smallest call of each verb, before any judgement."""
+"""`kvref smoke`: does the harness work at all? Each verb and operation once, before any judgement."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ from kvref.cli.given import target_of
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @friendly
 def smoke(**options: Any) -> None:
-    """Ask SUBJECT what it is and call each of its verbs once, on the smallest input.
+    """Ask SUBJECT what it is and call each of its verbs and operations once, on the smallest input.
 
     Of the answers only the delivery is judged. Exit code 0: all is well. 1: the harness works, the
     implementation fails a call. 3: the harness is broken.

@@ -1,7 +1,8 @@
 """Is the harness broken, or the implementation? A first look before any verdict.
 
-`smoke` says hello, asks for a verb nobody has, and makes one smallest call of each claimed verb; of the
-answers only the delivery is judged. `check_transcript` holds every line of the wire to the protocol.
+`smoke` says hello, asks for a verb nobody has, and makes one smallest call of each claimed verb and one small
+conversation with each manager; of the answers only the delivery is judged. `check_transcript` holds every
+line of the wire to the protocol.
 
 Source: Bowtie's smoke command, which keeps the two kinds of fault apart.
 """
@@ -17,7 +18,10 @@ from kvref_conformance.claims import ClaimError, Claims
 from kvref_conformance.contracts import FORMATTED, VERBS, Answer, Call, Failed, OutputSpec, Scalar
 from kvref_conformance.host import Host
 from kvref_conformance.host.messages import OPS, check_reply, read_call
+from kvref_conformance.host.session_messages import SESSION_OPS, read_session
+from kvref_conformance.host.smoke_managers import try_manager
 from kvref_conformance.host.wire import Message, ProtocolError, decode
+from kvref_conformance.managers import MANAGERS, offering, operations_of
 from kvref_conformance.probes.format_specimens import formatted_call
 
 Blame = Literal["ok", "harness", "implementation"]
@@ -55,13 +59,18 @@ def smoke(host: Host) -> list[Step]:
         return [Step("hello", blame, _one_line(failure))]
     except ClaimError as error:
         return [Step("hello", "harness", f"claims cannot be read: {error}")]
-    unknown = [verb for verb in hello.verbs if verb not in VERBS]
+    known = {*VERBS, *(name for manager in MANAGERS for name in offering(manager))}
+    unknown = [name for name in hello.verbs if name not in known]
     if unknown:
-        return [Step("hello", "harness", f"offers {unknown[0]!r}, expected verbs among {', '.join(VERBS)}")]
-    steps = [Step("hello", "ok", f"{hello.name} {hello.version}, offers {', '.join(hello.verbs)}")]
+        what = f"verbs among {', '.join(VERBS)}, or managers and their operations among {', '.join(MANAGERS)}"
+        return [Step("hello", "harness", f"offers {unknown[0]!r}, expected {what}")]
+    steps = [Step("hello", "ok", f"{hello.name} {hello.version}, offers {_offered(hello.verbs)}")]
     steps.append(_unknown_verb(host))
     for verb in hello.verbs:
-        steps.append(_try(host, smallest_call(verb, claims)))
+        if verb in VERBS:
+            steps.append(_try(host, smallest_call(verb, claims)))
+        elif verb in MANAGERS:
+            steps += _try_manager(host, verb, operations_of(verb, hello.verbs), claims)
     return steps
 
 
@@ -136,6 +145,8 @@ def _check_request(message: Message) -> Message:
         raise ProtocolError(f"op = {message.get('op')!r}, expected one of {', '.join(OPS)}, and an id")
     if message["op"] == "call":
         read_call(message)
+    elif message["op"] in SESSION_OPS:
+        read_session(message)
     return message
 
 
@@ -157,6 +168,25 @@ def _try(host: Host, call: Call) -> Step:
         )
     faults = _delivery_faults(answer)
     return Step(call.verb, "implementation" if faults else "ok", "; ".join(faults))
+
+
+def _offered(names: tuple[str, ...]) -> str:
+    """Spell what a subject offers: a manager's operations stand in parentheses after it."""
+    spelled = []
+    for name in names:
+        operations = operations_of(name, names) if name in MANAGERS else ()
+        spelled += [f"{name} ({', '.join(operations)})" if operations else name] if "." not in name else []
+    return ", ".join(spelled)
+
+
+def _try_manager(host: Host, manager: str, operations: tuple[str, ...], claims: Claims) -> list[Step]:
+    if not operations:
+        return [Step(manager, "harness", "offered without any of its operations")]
+    steps = []
+    for name, failure in try_manager(host, manager, operations, claims):
+        at_fault: Blame = "harness" if failure and failure.kind == "protocol" else "implementation"
+        steps.append(Step(name, at_fault, _one_line(failure)) if failure else Step(name, "ok", ""))
+    return steps
 
 
 def _delivery_faults(answer: Answer) -> list[str]:

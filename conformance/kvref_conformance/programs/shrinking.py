@@ -15,6 +15,8 @@ from kvref_conformance.cases import PROGRAM, Case
 
 #: Programs that one shrinking may run.
 BUDGET = 1500
+#: Smaller numbers that are tried in place of one that stands in several steps.
+RENAMES = 8
 #: Steps of a program up to which each two of them are left out together.
 PAIRS_UP_TO = 32
 _NUMBER = re.compile(r"-?[0-9]+")
@@ -62,6 +64,7 @@ def shrink_program(case: Case, fails: Fails, budget: int = BUDGET) -> Case:
         before = search.best
         _drop_parts(search)
         _drop_pairs(search)
+        _rename(search)
         _lower_numbers(search)
         _lower_options(search)
     return search.best
@@ -99,6 +102,15 @@ def _drop_pairs(search: _Search) -> None:
         pairs = ((first, second) for second in range(first + 1, len(steps)))
         if not any(search.take_steps([s for at, s in enumerate(steps) if at not in pair]) for pair in pairs):
             first += 1
+
+
+def _rename(search: _Search) -> None:
+    """Replace a number wherever it stands by a smaller one: what a program names keeps being one thing."""
+    for old in sorted({int(n) for step in search.steps for n in _NUMBER.findall(step)}):
+        word = re.compile(rf"(?<![0-9-]){old}(?![0-9])")
+        for new in range(min(old, RENAMES)):
+            if search.take_steps([word.sub(str(new), step) for step in search.steps]):
+                break
 
 
 def _lower_numbers(search: _Search) -> None:

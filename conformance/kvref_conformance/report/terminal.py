@@ -3,6 +3,7 @@
 from rich.console import Console
 from rich.text import Text
 
+from kvref_conformance.managers import MANAGERS
 from kvref_conformance.report.model import AreaResult, Report, RequirementResult
 
 _COLOURS = {"conformant": "green", "not conformant": "red", "not claimed": "dim"}
@@ -24,6 +25,8 @@ def render(report: Report, console: Console, *, seconds: float | None = None) ->
     if others:
         console.print(Text(f"not claimed: {', '.join(others)}", "dim"), soft_wrap=True)
     for area in report.areas:
+        if area.operations:
+            console.print(Text(f"{area.area} offers {_operations(area)}", "dim"), soft_wrap=True)
         if area.reason:
             console.print(Text(f"{area.area}: {area.reason}"), soft_wrap=True)
         if area.caveat:
@@ -77,6 +80,12 @@ def _areas(report: Report) -> list[Text]:
             line.stylize(_COLOURS[area.verdict], begin, begin + len(area.verdict))
         lines.append(line)
     return lines
+
+
+def _operations(area: AreaResult) -> str:
+    """Return the operations that a manager offers, and those that it does not."""
+    others = [name for name in MANAGERS[area.area].operations if name not in area.operations]
+    return ", ".join(area.operations) + (f"; not {', '.join(others)}" if others else "")
 
 
 def _row(area: AreaResult) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.journal import Entry, Journaled
 from kvref_conformance.managers import MANAGERS, operations_of
 from kvref_conformance.oracle import Oracle
+from kvref_conformance.programs.drawn import draw_case
 from kvref_conformance.programs.running import run
 from kvref_conformance.programs.shrinking import shrink_program
 from kvref_conformance.requirements import load_requirements
@@ -58,7 +59,7 @@ class ProgramSearch:
 
     def __init__(self, host: Host, claims: Claims, offered: Sequence[str], finds: Finds, out: Path) -> None:
         self.host, self.claims, self.finds, self.out = host, claims, finds, out
-        self.operations = {name: operations_of(name, offered) for name in MANAGERS if name in offered}
+        self.operations = {name: asked_of(name, offered, claims) for name in MANAGERS if name in offered}
         self._offered = tuple(offered)
         self._honest = honest_managers()
         self._spent: dict[str, int] = {}
@@ -83,7 +84,7 @@ class ProgramSearch:
         """Return the case of one number."""
         rng = random.Random(f"{seed}/{index}")
         manager = rng.choice(list(self.operations))
-        return drawn_case(manager, rng, self.claims, self.operations[manager])
+        return draw_case(manager, rng, self.claims, self.operations[manager], rng.choice(LENGTHS))
 
     def try_one(self, case: Case) -> None:
         """Run one program, and save what it breaches."""
@@ -111,8 +112,10 @@ class ProgramSearch:
             return  # not again: the subject does not always fail
         requirement = load_requirements().get(check.requirement)
         saved = case_file(found, requirement.slug if requirement else "", self.host.hello())
-        self.finds.saved.append(save_case(self.out, saved).name)
-        self.finds.messages.append(saved.message)
+        name = save_case(self.out, saved).name
+        if name not in self.finds.saved:
+            self.finds.saved.append(name)
+            self.finds.messages.append(saved.message)
 
     def _fails_alone(self, case: Case, check: Check, failure: str) -> bool:
         """Say whether the subject fails a case in this way, and the built-in managers do not."""
@@ -147,18 +150,13 @@ class ProgramSearch:
         ]
 
 
-def drawn_case(manager: str, rng: random.Random, claims: Claims, operations: tuple[str, ...]) -> Case:
-    """Return a case with a drawn program, within the claims."""
-    from kvref_conformance.programs import drawn
-
-    options = drawn.options(manager, rng, claims, operations)
-    program = drawn.draw(manager, rng, claims, operations, rng.choice(LENGTHS))
-    return Case(
-        verb=manager,
-        seq_lens=(),
-        query_lens=(),
-        block_size=rng.choice(claims.block_sizes),
-        options={**options, PROGRAM: program},
+def asked_of(manager: str, offered: Sequence[str], claims: Claims) -> tuple[str, ...]:
+    """Return the operations of a manager that may be asked: offered, and their feature claimed."""
+    known = MANAGERS[manager].operations
+    return tuple(
+        name
+        for name in operations_of(manager, offered)
+        if known[name].feature is None or known[name].feature in claims.features
     )
 
 
