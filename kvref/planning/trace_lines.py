@@ -147,7 +147,10 @@ def shown(value: Any) -> str:
     """Return a value as an error spells it, shortened."""
     if isinstance(value, int) and abs(value) >= 2**128:
         return f"an integer of {value.bit_length()} bits"
-    text = json.dumps(value, ensure_ascii=False, default=repr)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=repr)
+    except RecursionError:  # read at the very limit of nesting
+        return f"a {type(value).__name__} of many levels"
     return text if len(text) <= 60 else text[:59] + "…"
 
 

@@ -1,8 +1,10 @@
 """Traces are read one line at a time, and whatever is wrong is named by file, line and field."""
 
+import contextlib
 import gzip
 import itertools
 import json
+import tempfile
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -10,15 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from planning.requests import BLOCK, lists_of, traces
 
 from kvref.errors import ArgumentError, TraceError
 from kvref.planning import trace_files
 from kvref.planning import traces as traces_module
-from kvref.planning.trace_lines import TraceRequest
+from kvref.planning.trace_lines import LENGTHS_FIELDS, TraceRequest
 from kvref.planning.traces import Trace, read_requests
 
 GOOD = {"timestamp": 5, "input_length": 9, "output_length": 2, "hash_ids": [1, 2, 3]}
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
 
 
 def line(**changed: Any) -> str:
@@ -221,6 +231,32 @@ def test_reading_holds_one_line_at_a_time(tmp_path: Path) -> None:
     assert next(requests).line == 1
     with pytest.raises(TraceError, match=r":2: "):
         next(requests)
+
+
+@pytest.mark.parametrize("levels", [100, 900, 940, 960, 980, 990, 1_000, 5_000])
+def test_nesting_up_to_the_limit_is_refused(tmp_path: Path, levels: int) -> None:
+    """Just below the depth that cannot be read stands one that can, and cannot be spelled."""
+    deep = line().replace('"timestamp": 5', f'"timestamp": {"[" * levels}{"]" * levels}')
+    found = refused(written(tmp_path, deep))
+    assert found.startswith(("t.jsonl:1: timestamp = ", "t.jsonl:1: the JSON is nested too deeply"))
+
+
+@given(st.binary(max_size=200), st.booleans(), st.integers(0, 400), st.integers(0, 400))
+def test_no_bytes_crash_the_reader(noise: bytes, packed: bool, at: int, end: int) -> None:
+    """Noise in the middle of a trace, plain or compressed: requests, or a TraceError."""
+    whole = "\n".join(line(timestamp=5 + i) for i in range(9)).encode()
+    whole = gzip.compress(whole) if packed else whole
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(TraceError):
+        path = Path(folder, "t")
+        path.write_bytes(whole[:at] + noise + whole[end:])
+        assert Trace.read(path, block_size=4).num_requests > 0
+
+
+@given(st.dictionaries(st.sampled_from([*GOOD, *LENGTHS_FIELDS]), JSON_VALUES, max_size=5))
+def test_no_values_crash_the_reader(changed: dict[str, Any]) -> None:
+    """Any JSON in any field: a request, or a TraceError."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(TraceError):
+        Trace.read(written(Path(folder), line(), line(**changed)), block_size=4)
 
 
 @pytest.mark.parametrize("wrong", [{"block_size": 0}, {"block_size": 1.5}, {"unit": "minutes"}])
