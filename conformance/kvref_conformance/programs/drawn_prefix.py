@@ -14,6 +14,8 @@ from kvref_conformance.claims import Claims
 DOCUMENTS, REQUESTS, WORKERS = 5, 6, 3
 #: Prompts of a program that later ones begin like.
 REMEMBERED = 6
+#: How many programs are orderly.
+ORDERLY = 0.2
 #: Step -> how often it is tried.
 WEIGHTS = {
     "admit": 20,
@@ -46,8 +48,8 @@ def options(manager: str, rng: random.Random, claims: Claims) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if manager == "prefix_cache":
         found["num_blocks"] = rng.choice((3, 4, 5, 6, 8, 12))
-    if manager != "block_index" and "weak_hash" in claims.features and rng.random() < 0.2:
-        found["hash_bits"] = rng.choice((1, 2, 4))
+        if "weak_hash" in claims.features and rng.random() < 0.2:
+            found["hash_bits"] = rng.choice((1, 2, 4))
     return found
 
 
@@ -117,9 +119,17 @@ class _Requests(_Prompts):
 
     live: dict[int, bool] = field(default_factory=dict)
     """Request -> whether a step of it is in flight."""
+    orderly: bool | None = None
+    """Whether requests come one after another, so that the order of eviction can be followed."""
+    fresh: int = DOCUMENTS
+    """A document that no request has had."""
 
     def steps(self) -> list[str]:
         """Return the next steps, most of which make sense."""
+        if self.orderly is None:
+            self.orderly = self.rng.random() < ORDERLY
+        if self.orderly:
+            return self._one_alone()
         name = self.rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         if name in ("admit", "part"):
             return self._admission(name)
@@ -132,6 +142,13 @@ class _Requests(_Prompts):
                 f"decode {request} {self.rng.randrange(DOCUMENTS)} {self.rng.choice((1, 2, self.count()))}"
             ]
         return [f"more {request} {self.count()}" if name == "more" else f"{name} {request}"]
+
+    def _one_alone(self) -> list[str]:
+        """Return a request of whole blocks from beginning to end; its last block is new."""
+        self.fresh += 1
+        prefix = f"{self.rng.randrange(1, DOCUMENTS)} {self.rng.randint(1, 3) * self.block_size}"
+        prompt = self.rng.choice(("", f"{prefix} ", f"{prefix} ", f"{prefix} "))
+        return [f"admit 0 {prompt}{self.fresh} {self.block_size}", "commit 0", "finish 0"]
 
     def _admission(self, name: str) -> list[str]:
         request = self.rng.randrange(REQUESTS)

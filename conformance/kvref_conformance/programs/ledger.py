@@ -108,18 +108,17 @@ class Ledger:
             count += all(cells.holds(slot, prompt.labels[end]) for slot in slots)
         return count
 
-    def orphans(self, own: int, cells: Cells, gone: set[int]) -> bool:
-        """Say whether taking a prefix's only block leaves a longer one behind, in a block not taken."""
+    def orphans(self, own: int, slot: int, cells: Cells, gone: set[int]) -> bool:
+        """Say whether taking the only block of a prefix, which ends in a slot, leaves a longer one behind."""
+        names = [name for name in self.children.get(own, ()) if self._has_one_copy(name)]
+        left = {slot for name in names for slot in self.entries[name].slots if cells.holds(slot, name)}
+        only = self._has_one_copy(own) and slot in self.entries[own].slots
+        return only and any(slot // self.block_size not in gone for slot in left)
+
+    def _has_one_copy(self, own: int) -> bool:
+        """Say whether a prefix was published once, as far as outputs are at all."""
         entry = self.entries.get(own)
-        if entry is None or len(entry.slots) > 1:
-            return False
-        for child in self.children.get(own, ()):
-            slots = self.entries[child].slots
-            if len(slots) == 1 and all(
-                cells.holds(slot, child) and slot // self.block_size not in gone for slot in slots
-            ):
-                return True
-        return False
+        return entry is not None and len(entry.slots) == 1 and (entry.of_prompt or self.outputs)
 
     def _surely(self, prompt: Prompt, outputs: bool) -> int:
         run = self._run(prompt, lambda e: bool(e.live) or (e.finished and (e.of_prompt or outputs)))

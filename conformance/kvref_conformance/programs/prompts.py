@@ -24,6 +24,8 @@ _LETTERS = "abc"
 #: What differs between two namespaces -> the requirement that keeps them apart; the first that applies.
 APART = (
     ({"adapter", "salt"}, "KV-PREFIX-013"),
+    ({"adapter", "adapter_version"}, "KV-PREFIX-013"),
+    ({"adapter_version", "salt"}, "KV-PREFIX-013"),
     ({"adapter"}, "KV-PREFIX-007"),
     ({"adapter_version"}, "KV-PREFIX-008"),
     ({"salt"}, "KV-PREFIX-009"),

@@ -17,6 +17,7 @@ from kvref_conformance.programs.ledger import Ledger
 from kvref_conformance.programs.live import Live, Told
 from kvref_conformance.programs.looks import look_at_count, look_at_slots
 from kvref_conformance.programs.mirror import Mirror
+from kvref_conformance.programs.order import Order
 from kvref_conformance.programs.prompts import Prompt
 from kvref_conformance.programs.running import Session, attempt, is_refused
 from kvref_conformance.programs.writes import judge_writes
@@ -34,6 +35,7 @@ class WatchedCache:
         self.cells = Cells(weak="hash_bits" in case.options)
         self.ledger = Ledger.under(claims, case.block_size, self.capacity)
         self.mirror = Mirror(self.ledger, log)
+        self.order = Order(claims.choice("eviction-order"), self.capacity, case.block_size)
         self.live: dict[int, Live] = {}
         self.twice: set[int] = set()
         """Ends of blocks that two requests computed at one time."""
@@ -87,6 +89,7 @@ class WatchedCache:
         """Admit a request and judge its hit and its new slots. Raises: Stop if they cannot be followed."""
         count = len(prompt.tokens)
         self.mirror.predict(prompt)
+        followed = self.order.expected(self, request, prompt, most)
         arguments: dict[str, Any] = {"request": request, "tokens": prompt.tokens, "max_new_tokens": most}
         answer = attempt(self.session, "admit", **arguments, **prompt.given.arguments())
         said = f"admit(request {request}, {count} tokens, max_new_tokens {most})"
@@ -103,11 +106,16 @@ class WatchedCache:
             due = hit + min(most, count - hit)
             self.stop(f"{said} and gives {len(slots)} slots, expected {due}", "KV-PREFIX-026")
         self.mirror.compare(said, hit)
+        if followed is not None and followed != hit:
+            order = self.claims.choice("eviction-order")
+            self.log.breach(f"{said}, expected {followed}: {order} is declared", "KV-PREFIX-024")
+            self.order.lose()
         self.live[request] = Live(prompt, hit, slots[:hit])
         self._schedule(request, said, slots[hit:])
 
     def extend(self, request: int, tokens: list[int], most: int) -> None:
         """Let tokens join a request, schedule more, and judge the slots. Raises: Stop, as `admit`."""
+        self.order.lose()
         one = self.live[request]
         total = len(one.prompt.tokens) + len(tokens)
         stop = min(len(one.slots) + most, total)
@@ -126,6 +134,7 @@ class WatchedCache:
         """Let what is scheduled be computed. Raises: Stop if that is refused."""
         self.must("KV-PREFIX-026", "commit", request=request)
         one = self.live[request]
+        self.order.commit(request)
         self.cells.commit(one.pending, request)
         one.pending = []
         if self.claims.choice("publish-time") != "finished":
@@ -136,6 +145,7 @@ class WatchedCache:
         """Finish or abort a request. Raises: Stop if that is refused."""
         self.must("KV-PREFIX-022", operation, request=request)
         one = self.live.pop(request)
+        self.order.end(request, operation)
         self.cells.drop(one.pending, request)
         if operation == "finish":
             self.ledger.publish(one.prompt, one.slots, request, finished=True)
@@ -151,6 +161,7 @@ class WatchedCache:
         self.must("KV-PREFIX-015", "reset")
         self.cells.reset()
         self.ledger.reset()
+        self.order.begin()
         self.told = Told()
         self.look("KV-PREFIX-015")
         self.mirror.expect_empty()
@@ -163,6 +174,11 @@ class WatchedCache:
         if not self.live:
             self.twice.clear()
         self.mirror.take(self.session)
+
+    def is_there(self, label: int) -> bool:
+        """Say whether a block still holds the prefix that a label ends."""
+        entry = self.ledger.entries.get(label)
+        return entry is not None and any(self.cells.holds(slot, label) for slot in entry.slots)
 
     def is_twice(self, prompt: Prompt, at: int) -> bool:
         """Say whether two requests computed the block of a position at one time."""
@@ -215,6 +231,7 @@ class WatchedCache:
             self.stop(f"{said}: {answer}; {self.free} blocks are free and {needed} enough", "KV-PREFIX-018")
         self.log.note(said, "is refused")
         self.told.refused_admission = True
+        self.order.lose()
         self.look("KV-PREFIX-019")
 
 

@@ -64,10 +64,11 @@ def _judge_order(cache: "WatchedCache", said: str, new: set[int]) -> None:
     if cache.claims.choice("eviction-order") not in ("lru_tail_first", "unspecified"):
         return
     for block in sorted(new):
-        cell = cache.cells.at(block * cache.block_size + cache.block_size - 1)
+        last = block * cache.block_size + cache.block_size - 1
+        cell = cache.cells.at(last)
         if cell is None or not cell.written or cell.epoch != cache.cells.epoch:
             continue
-        if cache.ledger.orphans(cell.label, cache.cells, new):
+        if cache.ledger.orphans(cell.label, last, cache.cells, new):
             message = f"{said} and evicts block {block}, {cell}, before what follows it"
             cache.log.breach(message, "KV-PREFIX-023")
             return

@@ -1,4 +1,4 @@
-"""The reference's block managers under the suite's contracts.
+"""The reference's managers under the suite's contracts.
 
 Only spelling changes: a null entry is -1 in a table, a window of 0 is none, and slots and copies of all
 groups stand in one list each.
@@ -7,6 +7,7 @@ groups stand in one list each.
 from kvref.memory.blocks import BlockPool
 from kvref.memory.tables import BlockTables
 from kvref_conformance.claims import Claims
+from kvref_conformance.subjects.reference_prefix import NAMESPACES, ReferenceKeys, ReferencePrefixCache
 
 NULL = -1
 
@@ -99,13 +100,15 @@ class Tables:
 
 
 class ReferenceMemory:
-    """Offers the allocator and the tables of `kvref.memory` with every operation and feature."""
+    """Offers the managers of `kvref.memory`."""
 
     claims = Claims(
         name="reference_memory",
         block_sizes=(4, 1, 3, 16),
-        features=("pin", "steps", "groups", "pruning"),
-        choices={"free-order": "fifo"},
+        features=("pin", "steps", "groups", "pruning", *NAMESPACES, "weak_hash"),
+        choices={"free-order": "fifo", "key-scheme": "kvref"},
     )
     block_allocator = Allocator
     block_tables = Tables
+    prefix_cache = ReferencePrefixCache
+    block_keys = ReferenceKeys

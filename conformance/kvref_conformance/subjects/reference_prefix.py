@@ -21,8 +21,8 @@ NAMESPACES = ("adapter", "adapter_version", "salt", "media", "embeddings")
 NODES = replace(PROFILES["sglang"], name="nodes", split="keeps")
 
 
-class _Requests:
-    """Operations that two caches share, under the names of the contract."""
+class CacheOfReference:
+    """Either cache under the names of the contract."""
 
     def __init__(self, cache: PrefixCache | RadixCache) -> None:
         self._cache = cache
@@ -47,7 +47,7 @@ class _Requests:
         return self._cache.num_free
 
 
-class ReferencePrefixCache(_Requests):
+class ReferencePrefixCache(CacheOfReference):
     """`PrefixCache`, canonical."""
 
     def __init__(self, num_blocks: int, block_size: int, hash_bits: int = 0) -> None:
@@ -55,7 +55,7 @@ class ReferencePrefixCache(_Requests):
         super().__init__(PrefixCache(num_blocks, "kvref", block_size, digest=digest))
 
 
-class ReferenceRadixCache(_Requests):
+class ReferenceRadixCache(CacheOfReference):
     """`RadixCache`; it makes no keys, so none can collide."""
 
     def __init__(self, num_blocks: int, block_size: int, hash_bits: int = 0) -> None:
@@ -83,6 +83,14 @@ class ReferenceRadix:
         choices={"eviction-order": "lru_node"},
     )
     prefix_cache = ReferenceRadixCache
+
+
+def under(eviction_order: str, num_blocks: int, block_size: int) -> CacheOfReference:
+    """Return the reference's cache that evicts in a declared order."""
+    if eviction_order == "lru_node":
+        return ReferenceRadixCache(num_blocks, block_size)
+    release = "head_first" if eviction_order == "lru_head_first" else "tail_first"
+    return CacheOfReference(PrefixCache(num_blocks, replace(PROFILES["kvref"], release=release), block_size))
 
 
 def namespace_of(given: dict[str, Any]) -> Namespace:

@@ -7,7 +7,14 @@ second opinion: on any program they leave the same trace as the reference.
 
 from kvref_conformance.claims import Claims
 from kvref_conformance.subjects.lists.allocator import ListAllocator
+from kvref_conformance.subjects.lists.index import IndexLists
+from kvref_conformance.subjects.lists.keys import KeyLists
+from kvref_conformance.subjects.lists.prefix import PrefixLists
+from kvref_conformance.subjects.lists.radix import RadixLists
 from kvref_conformance.subjects.lists.tables import ListTables
+
+#: What prefixes may differ in beside tokens, and what else the naive caches can be asked.
+OF_PREFIXES = ("adapter", "adapter_version", "salt", "media", "embeddings", "weak_hash", "events")
 
 
 class Lists:
@@ -16,8 +23,23 @@ class Lists:
     claims = Claims(
         name="lists",
         block_sizes=(4, 1, 3, 16),
-        features=("pin", "steps", "groups", "pruning"),
+        features=("pin", "steps", "groups", "pruning", *OF_PREFIXES),
         choices={"free-order": "fifo"},
     )
     block_allocator = ListAllocator
     block_tables = ListTables
+    prefix_cache = PrefixLists
+    block_keys = KeyLists
+    block_index = IndexLists
+
+
+class RadixOfLists:
+    """A second naive prefix cache, which keeps runs of blocks and evicts them whole."""
+
+    claims = Claims(
+        name="lists as runs",
+        block_sizes=(4, 1, 3, 16),
+        features=OF_PREFIXES,
+        choices={"eviction-order": "lru_node"},
+    )
+    prefix_cache = RadixLists

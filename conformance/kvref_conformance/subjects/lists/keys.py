@@ -1,4 +1,4 @@
-"""Naive keys of blocks: what names a prefix, written out and digested, and a list of what each key is for."""
+"""Naive keys of blocks: what names a prefix, written out and digested."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -8,12 +8,10 @@ from kvref_conformance.subjects.lists.naming import Content, Name, content_of
 
 
 class KeyLists:
-    """One key for each full block; where digests collide, a number tells them apart."""
+    """One key for each full block."""
 
     def __init__(self, block_size: int, hash_bits: int = 0) -> None:
         self.block_size, self.hash_bits = block_size, hash_bits
-        self.given: list[tuple[str, Name]] = []
-        """Digests and the names they were given for."""
 
     def keys(self, tokens: Sequence[int], **given: Any) -> list[str]:
         """Return one key for each full block."""
@@ -29,20 +27,8 @@ class KeyLists:
         return content.texts, content.items(0, stop)
 
     def key(self, name: Name) -> str:
-        """Return the key of a name."""
-        digest = self.digest(name)
-        return digest + self.number(digest, name) if self.hash_bits else digest
-
-    def digest(self, name: Name) -> str:
         """Return the digest of a name in hexadecimal, cut short where the subject was opened so."""
         digest = sha256(repr(name).encode()).digest()
         if not self.hash_bits:
             return digest.hex()
         return f"{int.from_bytes(digest, 'big') % 2**self.hash_bits:02x}"
-
-    def number(self, digest: str, name: Name) -> str:
-        """Return which of the names with one digest this is."""
-        if (digest, name) not in self.given:
-            self.given.append((digest, name))
-        names = [known for own, known in self.given if own == digest]
-        return f"{names.index(name):04x}"

@@ -1,0 +1,40 @@
+"""Cases of programs for prefix caches, keys and indexes, in any block size, as those for block tables."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from kvref_conformance.cases import PROGRAM, Case, Level
+from kvref_conformance.claims import Claims
+from kvref_conformance.programs.asking import COUNTS, Lattice, sized
+
+
+def caches(*programs: str, num_blocks: int = 12, hash_bits: Iterable[int] = ()) -> Lattice:
+    """Return the cases of programs for a prefix cache that can hold so many blocks."""
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
+        count = num_blocks + (claims.choice("null-block") == "reserved")
+        more: list[dict[str, Any]] = [{"hash_bits": bits} for bits in hash_bits] or [{}]
+        return [
+            case_of(manager, sized(program, size), size, num_blocks=count, **options)
+            for program in programs
+            for options in more
+            for size in claims.block_sizes[: COUNTS[level]]
+        ]
+
+    return cases
+
+
+def prompts(*programs: str) -> Lattice:
+    """Return the cases of programs for keys, or for an index."""
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
+        sizes = claims.block_sizes[: COUNTS[level]]
+        return [case_of(manager, sized(program, size), size) for program in programs for size in sizes]
+
+    return cases
+
+
+def case_of(manager: str, program: str, block_size: int, **options: Any) -> Case:
+    """Return the case of one program."""
+    options = {**options, PROGRAM: program}
+    return Case(verb=manager, seq_lens=(), query_lens=(), block_size=block_size, options=options)
