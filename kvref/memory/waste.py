@@ -19,7 +19,7 @@ Source: PagedAttention (Kwon et al. 2023, section 3.1 and figure 2), which says 
 memory of earlier systems held tokens; Orca (Yu et al. 2022) reserves the maximum.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kvref.arrays import check_count
@@ -68,11 +68,10 @@ def waste(
     length is no positive integer or `reserve` is not one of `RESERVATIONS`.
     """
     most, size = check_count("longest", longest), check_count("block_size", block_size)
-    if reserve not in RESERVATIONS:
+    if not isinstance(reserve, str) or reserve not in RESERVATIONS:
         raise ArgumentError(f"reserve = {reserve!r}, expected one of {', '.join(RESERVATIONS)}")
     stored = later = never = paged = 0
-    for at, (prompt, output) in enumerate(requests):
-        p, o = check_count(f"requests[{at}][0]", prompt), check_count(f"requests[{at}][1]", output)
+    for at, (p, o) in enumerate(_checked(requests)):
         end = p + o - 1
         if end > most:
             raise LengthError(f"requests[{at}] stores {end} tokens, expected at most longest = {most}")
@@ -84,6 +83,15 @@ def waste(
     if not stored:
         raise LengthError("requests is empty, expected at least one request")
     return Waste(stored=stored, filled_later=later, never_filled=never, paged_empty=paged)
+
+
+def _checked(requests: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    if not isinstance(requests, Iterable):
+        raise ArgumentError(f"requests = {requests!r}, expected pairs (prompt, output)")
+    for at, pair in enumerate(requests):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ArgumentError(f"requests[{at}] = {pair!r}, expected a pair (prompt, output)")
+        yield check_count(f"requests[{at}][0]", pair[0]), check_count(f"requests[{at}][1]", pair[1])
 
 
 def _blocks_up_to(num_tokens: int, block_size: int) -> int:
