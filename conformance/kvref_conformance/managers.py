@@ -110,14 +110,13 @@ MANAGERS: dict[str, Manager] = {
         _manager(
             "block_tables",
             "num_blocks:int block_sizes:ints windows:ints:pruning",
-            "where the tokens of each request lie; one block size, and one window or 0, for each group",
+            "where the tokens of each request lie, in one or more groups of layers",
             _operation("add", "request:int", "", "begin a request without tokens"),
             _operation(
                 "append",
                 "request:int num_tokens:int",
                 f"slots:ints {_COPIES}",
-                "add tokens; the slots of group 0 come first, then those of group 1; a copy moves the first "
-                "`count` slots of a block to another before anything is written",
+                "add tokens; say where they lie, and which blocks are copied before they are written",
             ),
             _operation("fork", "parent:int child:int", "", "begin a request with all tokens of another"),
             _operation("truncate", "request:int num_tokens:int", "", "keep only the first tokens"),
@@ -131,19 +130,18 @@ MANAGERS: dict[str, Manager] = {
         _manager(
             "prefix_cache",
             "num_blocks:int block_size:int hash_bits:int:weak_hash",
-            "whose tokens are computed already; tokens are positive integers",
+            "which tokens of a request are computed already",
             _operation(
                 "admit",
                 f"request:int tokens:ints max_new_tokens:int {_NAMESPACE}",
                 "num_cached_tokens:int slots:ints",
-                "begin a request and schedule some of its tokens; the slots are those of cached and of "
-                "scheduled tokens, in order",
+                "begin a request and schedule its tokens; say what is cached, and where all of it lies",
             ),
             _operation(
                 "extend",
                 "request:int tokens:ints max_new_tokens:int",
                 "slots:ints",
-                "add decoded tokens, schedule more; the slots are those of the tokens scheduled now",
+                "add decoded tokens and schedule more; say where those scheduled now lie",
             ),
             _operation("commit", "request:int", "", "what is scheduled is computed now"),
             _operation(
@@ -186,7 +184,7 @@ MANAGERS: dict[str, Manager] = {
                 "match",
                 "keys:texts",
                 "workers:ints num_blocks:ints",
-                "how many first blocks each worker holds",
+                "how many blocks from the first on each worker holds",
             ),
         ),
     )

@@ -21,6 +21,7 @@ from sphinx.environment import BuildEnvironment
 
 from kvref_conformance.choices import CHOICES, Choice
 from kvref_conformance.contracts import VERBS
+from kvref_conformance.managers import MANAGERS, offering
 from kvref_conformance.requirements import Requirement, read_directives, spec_dir
 
 _TESTED = {
@@ -106,6 +107,8 @@ class FeaturesDirective(SpecDirective):
 class VerbsDirective(SpecDirective):
     """The verbs with their arguments: signatures, each followed by `# what it does`."""
 
+    known = frozenset(VERBS)
+
     def run(self) -> list[nodes.Node]:
         """Draw one entry a verb."""
         shown = nodes.definition_list(classes=["verbs"])
@@ -116,13 +119,19 @@ class VerbsDirective(SpecDirective):
                 continue
             signature = " ".join(statement)
             name = signature.partition("(")[0]
-            assert name in VERBS, f"{name} is no verb of the contract"
+            assert name in self.known, f"{name} is not of the contract"
             term = nodes.term("", "", nodes.literal(text=signature))
             self.anchor("verb", name, term)
             text = nodes.paragraph(text=line.strip().removeprefix("# "))
             shown += nodes.definition_list_item("", term, nodes.definition("", text))
             statement = []
         return [shown]
+
+
+class ManagersDirective(VerbsDirective):
+    """The managers with what opens them, and their operations, in the same form."""
+
+    known = frozenset(name for manager in MANAGERS for name in offering(manager))
 
 
 class TensorsDirective(SpecDirective):
@@ -156,13 +165,14 @@ def outdated(app: Sphinx, env: BuildEnvironment, *changes: set[str]) -> list[str
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the domain, its roles and the directives."""
     directives = {d.name for path in spec_dir().glob("*.md") for d in read_directives(path)}
-    assert directives <= {"req", "choice", "verbs", "tensors", "features"}, directives
+    assert directives <= {"req", "choice", "verbs", "managers", "tensors", "features"}, directives
     app.add_domain(kvref_domain.KvrefDomain)
     for kind in kvref_domain.KINDS:
         app.add_role(kind, kvref_domain.NameRole())
     app.add_directive("req", ReqDirective)
     app.add_directive("choice", ChoiceDirective)
     app.add_directive("verbs", VerbsDirective)
+    app.add_directive("managers", ManagersDirective)
     app.add_directive("tensors", TensorsDirective)
     app.add_directive("features", FeaturesDirective)
     kvref_formats.setup(app)

@@ -1,6 +1,7 @@
 """The tables of the spec and the tables of the suite say the same, word for word."""
 
 import re
+from collections.abc import Iterable
 
 import pytest
 
@@ -10,6 +11,7 @@ from kvref.formats.paths import PATHS
 from kvref_conformance.choices import CHOICES, FORMAT_CHOICES
 from kvref_conformance.claims import FEATURES
 from kvref_conformance.contracts import VERBS, Argument, Verb
+from kvref_conformance.managers import MANAGERS, MAX_LIST, MAX_NUMBER, Parameter
 from kvref_conformance.requirements import (
     Directive,
     chapters,
@@ -64,6 +66,33 @@ def test_verb_table() -> None:
     (table,) = directives("verbs")
     stated = one_line("\n".join(table.body))
     assert stated == one_line(" ".join(signature(verb) for verb in VERBS.values()))
+
+
+def spelled(name: str, takes: Iterable[Parameter], summary: str, gives: str = "") -> str:
+    """A manager's opening, or an operation, as the spec writes it: what is optional in brackets, by name."""
+    required = [str(p) for p in takes if p.feature is None]
+    optional = [str(p) for p in takes if p.feature is not None]
+    arguments = ", ".join([*required, "*", *optional] if optional else required)
+    return f"{name}({arguments}){gives} # {summary}"
+
+
+def test_manager_table() -> None:
+    """A porter who reads the spec writes operations that the suite drives with exactly these arguments."""
+    (table,) = directives("managers")
+    due = []
+    for manager in MANAGERS.values():
+        due.append(spelled(manager.name, manager.opens, manager.summary))
+        for o in manager.operations.values():
+            gives = f" -> {', '.join(map(str, o.returns)) or 'nothing'}"
+            due.append(spelled(f"{manager.name}.{o.name}", o.arguments, o.summary, gives))
+    assert one_line("\n".join(table.body)) == one_line(" ".join(due))
+
+
+def test_limits_of_a_list() -> None:
+    """What the chapter says of numbers and lists is what the suite accepts."""
+    text = one_line((spec_dir() / "conformance.md").read_text(encoding="utf-8"))
+    assert f"A list has at most {MAX_LIST} entries" in text
+    assert f"at most {MAX_NUMBER.bit_length() - 1} bits" in text
 
 
 def test_tensor_table() -> None:
