@@ -37,7 +37,8 @@ class Row:
 
     def slots(self, start: int, stop: int) -> list[int]:
         """List the slots of the tokens from `start` to below `stop`, none of them pruned."""
-        size, slots = self.block_size, []
+        size = self.block_size
+        slots: list[int] = []
         for at in range(start // size, -(-stop // size)):
             base = self.blocks[at - self.num_pruned] * size
             slots += range(base + max(start - at * size, 0), base + min(stop - at * size, size))
