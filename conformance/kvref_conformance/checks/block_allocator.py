@@ -98,8 +98,8 @@ def count_follows_allocations(trial: Trial) -> None:
     verbs=ALLOCATOR,
     operations=SHARES,
     cases=pools(
-        "allocate 0 2; touch 0; free 0; rest 1; free 1; free 0; rest 2",
-        "allocate 0 2; touch 0 1; touch 0 1; free 0; free 0 1; rest 1; free 0 1; rest 2",
+        "allocate 0 2; touch 0; free 0; rest 1; allocate 2 1; free 1; free 0; rest 2",
+        "allocate 0 2; touch 0 1; touch 0 1; free 0; free 0 1; rest 1; allocate 2 1; free 0 1; rest 2",
     ),
 )
 def block_stays_until_the_last_holder_lets_go(trial: Trial) -> None:
@@ -212,9 +212,9 @@ def free_blocks_leave_in_the_declared_order(trial: Trial) -> None:
     operations=STEPS,
     features=("steps",),
     cases=pools(
-        "allocate 0 2; begin 0; free 0; rest 1; end 0; rest 2",
-        "allocate 0 2; begin 0; begin 1; free 0; end 0; rest 1; end 1; rest 2",
-        "begin 0; allocate 0 2; begin 1; end 0; free 0; rest 1; end 1",
+        "allocate 0 2; begin 0; free 0; rest 1; allocate 2 1; end 0; rest 2",
+        "allocate 0 2; begin 0; begin 1; free 0; end 0; rest 1; allocate 2 1; end 1; rest 2",
+        "begin 0; allocate 0 2; begin 1; end 0; free 0; rest 1; allocate 2 1; end 1; rest 2",
     ),
 )
 def block_of_a_step_in_flight_waits(trial: Trial) -> None:
@@ -228,8 +228,8 @@ def block_of_a_step_in_flight_waits(trial: Trial) -> None:
     operations=PINS,
     features=("pin",),
     cases=pools(
-        "allocate 0 3; pin 0 1; free 0; rest 1; unpin 0 1; rest 2",
-        "allocate 0 2; pin 0; pin 0; free 0; unpin 0; rest 1; free 1; unpin 0; rest 2",
+        "allocate 0 3; pin 0 1; free 0; rest 1; allocate 2 1; unpin 0 1; rest 2",
+        "allocate 0 2; pin 0; pin 0; free 0; unpin 0; rest 1; allocate 2 1; free 1; unpin 0; rest 2",
     ),
 )
 def pinned_block_stays(trial: Trial) -> None:

@@ -116,9 +116,10 @@ def refused_append_changes_nothing(trial: Trial) -> None:
     operations=FORKS,
     cases=tables(
         "add 0; append 0 b+h; fork 0 1; add 2; fill 2; append 1 1; append 0 1; free 2; append 1 1",
+        "add 0; append 0 b+h; fork 0 1; append 1 99b; append 0 99b; append 1 1; append 0 1",
         num_blocks=5,
     ),
 )
 def refused_copy_changes_nothing(trial: Trial) -> None:
-    """There is no block for the copy of a shared one: the append is refused, and possible later."""
+    """There is a block for the copy and none for the rest, or none at all: refused, and possible later."""
     expect_unbroken(trial, "KV-BLOCK-028")

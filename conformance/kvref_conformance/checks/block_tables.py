@@ -88,9 +88,14 @@ def whatever_happens_requests_read_their_own(trial: Trial) -> None:
     expect_unbroken(trial, "KV-BLOCK-021")
 
 
-@check("KV-BLOCK-022", verbs=TABLES, operations=ENDS, cases=tables(GROWN))
+@check(
+    "KV-BLOCK-022",
+    verbs=TABLES,
+    operations=ENDS,
+    cases=tables(GROWN, "add 0; append 0 1; add 1; fill 1; free 1; add 2; append 2 b+1; append 0 b; fill 2"),
+)
 def slots_are_given_to_one(trial: Trial) -> None:
-    """Requests grow by turns, and one takes the blocks of another: no slot is reached by two."""
+    """Requests grow by turns, and one outlives another that had all the rest: no slot is reached by two."""
     expect_unbroken(trial, "KV-BLOCK-022")
 
 

@@ -15,6 +15,7 @@ TOPICS = (
     *("formats_elements", "formats_scales", "formats_micro"),
     *("formats_integers", "formats_bytes"),
     *("formats_attend", "formats_contexts", "formats_readout", "formats_variants"),
+    *("block_allocator", "block_tables", "block_sharing"),
 )
 
 

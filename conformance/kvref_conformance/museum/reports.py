@@ -8,7 +8,6 @@ from kvref_conformance.museum import all_exhibits
 
 _RING = "managers: a ring buffer or a sliding cache keeps state between calls; a kernel is handed the result"
 _TRIM = "managers: trimming, resetting or restoring changes a stateful cache, not a call of a kernel"
-_OWNERS = "managers: reference counts and free lists; a kernel sees no owner of a block"
 _LAYERS = "models: which layer has a cache of its own; a kernel sees one layer"
 _BATCH = "engines: bookkeeping of rows when a batch changes; a kernel is given the batch as it is"
 
@@ -21,19 +20,14 @@ ELSEWHERE: dict[str, str] = {
     "ml-explore/mlx-lm#1868": _TRIM,
     "ml-explore/mlx-lm#1776": _TRIM,
     "Blaizzy/mlx-vlm#1715": _RING,
-    "apache/tvm#16666": _OWNERS,
-    "sgl-project/sglang#38519": _OWNERS,
     "EfficientMoE/MoE-Infinity#195": _LAYERS,
     "quic/efficient-transformers#1235": _RING,
-    "vllm-project/vllm#3347": _OWNERS,
     "vllm-project/vllm-ascend#11791": _LAYERS,
     "vllm-project/vllm#48365": _LAYERS,
     "ovg-project/kvcached#417": _LAYERS,
-    "NVIDIA/TensorRT-LLM#12648": _OWNERS,
     "ggml-org/llama.cpp#26676": _TRIM,
     "ggml-org/llama.cpp#25297": _RING,
     "ggml-org/llama.cpp#25452": _TRIM,
-    "ggml-org/llama.cpp#23720": "managers: an allocator that needs a contiguous run",
     "ml-explore/mlx-lm#1141": _BATCH,
     "Blaizzy/mlx-vlm#1890": _BATCH,
     "vllm-project/vllm#6761": "models: loading of scales; a codec is handed a number",

@@ -79,6 +79,7 @@ class Tables:
         else:
             whole = len(self.sharing.rows) == 1 and not self.sharing.num_tokens[request]
             also = ["KV-BLOCK-009"] if whole and not self.sharing.most(request) > count else []
+            also += ["KV-BLOCK-028"] if self.judged.was_refused(request) else []
             self.judged.stop(f"{said}: {answer}", "KV-BLOCK-003", *also)
         return True
 

@@ -123,6 +123,10 @@ class TablesJudged:
         self.unchanged(f"after {said}, was refused,", "KV-BLOCK-028", *groups)
         self._refused.add(request)
 
+    def was_refused(self, request: int) -> bool:
+        """Say whether the last append of a request was refused."""
+        return request in self._refused
+
     def unchanged(self, said: str, *requirements: str) -> None:
         """Hold tables and count to those before. Raises: Stop."""
         before = self.watched.tables
