@@ -1,5 +1,10 @@
-"""Cases of programs for prefix caches, keys and indexes, in any block size, as those for block tables."""
+"""Cases of programs for prefix caches, keys and indexes, in any block size, as those for block tables.
 
+A request that is admitted, computed and finished before the next step is written as one step: `serve 1 2 3b`
+stands for `admit 1 2 3b; commit 1; finish 1`.
+"""
+
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,7 +20,7 @@ def caches(*programs: str, num_blocks: int = 12, hash_bits: Iterable[int] = ()) 
         count = num_blocks + (claims.choice("null-block") == "reserved")
         more: list[dict[str, Any]] = [{"hash_bits": bits} for bits in hash_bits] or [{}]
         return [
-            case_of(manager, sized(program, size), size, num_blocks=count, **options)
+            case_of(manager, sized(served(program), size), size, num_blocks=count, **options)
             for program in programs
             for options in more
             for size in claims.block_sizes[: COUNTS[level]]
@@ -32,6 +37,11 @@ def prompts(*programs: str) -> Lattice:
         return [case_of(manager, sized(program, size), size) for program in programs for size in sizes]
 
     return cases
+
+
+def served(program: str) -> str:
+    """Return a program with three steps in place of each `serve`."""
+    return re.sub(r"serve ((\d+)[^;]*)", r"admit \1; commit \2; finish \2", program)
 
 
 def case_of(manager: str, program: str, block_size: int, **options: Any) -> Case:

@@ -26,8 +26,6 @@ class CacheOfReference:
 
     def __init__(self, cache: PrefixCache | RadixCache) -> None:
         self._cache = cache
-        self.commit, self.slots = cache.commit, cache.slots
-        self.finish, self.abort, self.reset = cache.finish, cache.abort, cache.reset
 
     def admit(
         self, request: int, tokens: Sequence[int], max_new_tokens: int, **given: Any
@@ -42,9 +40,29 @@ class CacheOfReference:
         """Let tokens join a request."""
         return self._cache.extend(request, tokens, max_new_tokens=max_new_tokens)
 
+    def commit(self, request: int) -> None:
+        """Let what is scheduled be computed."""
+        self._cache.commit(request)
+
+    def slots(self, request: int) -> list[int]:
+        """Return the slots of all scheduled tokens."""
+        return self._cache.slots(request)
+
+    def finish(self, request: int) -> None:
+        """End a request."""
+        self._cache.finish(request)
+
+    def abort(self, request: int) -> None:
+        """End a request in the middle."""
+        self._cache.abort(request)
+
     def num_free(self) -> int:
         """Count the blocks that can be had."""
         return self._cache.num_free
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._cache.reset()
 
 
 class ReferencePrefixCache(CacheOfReference):

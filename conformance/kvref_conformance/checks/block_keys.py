@@ -1,0 +1,115 @@
+"""Checks of keys of blocks: what has the same key, in this process and in any other.
+
+In the programs `b` is the block size, and `h` half of it.
+"""
+
+from kvref.memory.keys import block_keys
+from kvref.memory.vllm_keys import vllm_block_keys
+from kvref_conformance.cases import Case, Level, opening
+from kvref_conformance.checks.check import check
+from kvref_conformance.claims import Claims
+from kvref_conformance.programs.asking import COUNTS, expect_unbroken
+from kvref_conformance.programs.asking_caches import case_of, prompts
+from kvref_conformance.programs.prompts import Given, Part, tokens_of
+from kvref_conformance.subjects.reference_prefix import namespace_of
+from kvref_conformance.trial import Trial
+
+KEYS = ("block_keys",)
+NAMED = ("keys",)
+SCHEMES = {"kvref": block_keys, "vllm_sha256_cbor": vllm_block_keys}
+#: What prompts of a declared scheme are given, by the features that it takes.
+GIVEN = (
+    Given(),
+    Given({"adapter": 1, "adapter_version": 2}),
+    Given({"salt": 3}),
+    Given({"adapter": 1, "adapter_version": 2, "salt": 3}, (Part(7, 1, 2), Part(8, 3, 1))),
+)
+
+
+def _scheme(claims: Claims, manager: str, level: Level) -> list[Case]:
+    """Return one case a block size where a scheme is declared."""
+    if claims.choice("key-scheme") not in SCHEMES:
+        return []
+    return [case_of(manager, "", size) for size in claims.block_sizes[: COUNTS[level]]]
+
+
+@check(
+    "KV-PREFIX-030",
+    verbs=KEYS,
+    operations=NAMED,
+    cases=prompts(
+        "keys 1 1 3b; keys 2 1 2b 2 b; keys 3 2 b 1 2b; keys 4 1 b 2 b 1 b; keys 5 1 3b+h; keys 6 1 b",
+        "keys 1 1 2b; keys 2 65537 2b; keys 3 0 2b; keys 4 0 3b; tokens 1 23; tokens 12 3; tokens 123",
+        "tokens 1 23 4 56 7 8; tokens 12 3 45 6 7 8; tokens 123 4 5 6 7 8; tokens 8 7 6 56 4 1",
+    ),
+)
+def key_stands_for_all_up_to_its_block(trial: Trial) -> None:
+    """Prompts that begin alike, and equal blocks behind others: equal keys for equal prefixes alone."""
+    expect_unbroken(trial, "KV-PREFIX-030")
+
+
+@check(
+    "KV-PREFIX-030",
+    verbs=KEYS,
+    operations=NAMED,
+    cases=prompts(
+        "keys 1 1 2b; adapter 2 1; keys 2 1 2b; salt 3 1; keys 3 1 2b; adapter 4 5; salt 4 3; keys 4 1 2b; "
+        "adapter 5 1; salt 5 9; keys 5 1 2b; salt 6 0; adapter 6 0; keys 6 1 2b; version 7 1; adapter 7 1; "
+        "keys 7 1 2b",
+        "keys 1 0 3b; image 2 1 0 1; keys 2 0 3b; image 3 1 1 1; keys 3 0 3b; image 4 101 0 1; keys 4 0 3b; "
+        "image 5 5001 0 1; keys 5 0 3b; image 6 1 2b 1; keys 6 0 3b; embed 7 1 0 1; keys 7 0 3b; "
+        "embed 8 2 0 1; keys 8 0 3b; embed 9 1 1 1; keys 9 0 3b",
+    ),
+)
+def key_stands_for_the_namespace(trial: Trial) -> None:
+    """One prompt in every namespace that is claimed: equal keys in equal ones; the empty text is none."""
+    expect_unbroken(trial, "KV-PREFIX-030")
+
+
+@check("KV-PREFIX-031", verbs=KEYS, operations=NAMED, cases=prompts("keys 1 1 2b 2 b; keys 2 0 3b"))
+def keys_are_the_same_after_a_restart(trial: Trial) -> None:
+    """The subject is started again: the same prompts have the same keys."""
+    found = []
+    for _ in range(2):
+        session = trial.open(trial.case.verb, **opening(trial.case))
+        for document in (1, 2):
+            tokens = tokens_of([document, 3 * trial.case.block_size])
+            found.append(session.do("keys", tokens=tokens)["keys"])
+        session.close()
+        trial.restart()
+    trial.expect(found[:2] == found[2:], "keys of the same tokens differ after a restart")
+
+
+@check(
+    "KV-PREFIX-032",
+    verbs=KEYS,
+    operations=NAMED,
+    cases=prompts(
+        "keys 1 1 b; keys 2 1 b+1; keys 3 1 2b-1; keys 4 1 2b; keys 5 1 1; keys 6 1 h; keys 7 1 9b+h; "
+        "keys 8 2 b+h"
+    ),
+)
+def only_full_blocks_have_keys(trial: Trial) -> None:
+    """Prompts that end with a block, before its end and behind it: as many keys as full blocks."""
+    expect_unbroken(trial, "KV-PREFIX-032")
+
+
+@check("KV-PREFIX-033", verbs=KEYS, operations=NAMED, cases=_scheme)
+def keys_are_those_of_the_scheme(trial: Trial) -> None:
+    """Prompts under all that the subject tells apart: the very bytes of the declared scheme."""
+    scheme, size = SCHEMES[trial.claims.choice("key-scheme")], trial.case.block_size
+    tokens = tokens_of([1, 2 * size, 2, 2 * size + 1])
+    session = trial.open(trial.case.verb, **opening(trial.case))
+    for given in GIVEN:
+        if not {*given.texts, *(["media"] if given.media else [])} <= set(trial.claims.features):
+            continue
+        keys = session.do("keys", tokens=tokens, **given.arguments())["keys"]
+        due = [key.hex() for key in scheme(tokens, size, namespace_of(given.arguments()))]
+        differing = [at for at, key in enumerate(due) if keys[at : at + 1] != [key]]
+        if differing or len(keys) != len(due):
+            at = differing[0] if differing else len(due)
+            found = ", ".join(map(str, keys[at : at + 1])) or "none"
+            trial.expect(
+                False, f"key of block {at} is {found}, expected {', '.join(due[at : at + 1]) or 'none'}"
+            )
+    session.close()
