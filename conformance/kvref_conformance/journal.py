@@ -129,6 +129,18 @@ def logical(journal: Iterable[Entry], case: Case) -> list[Any]:
     return [(e.operation, naming.plain(e.arguments), naming.plain(e.given), e.failure) for e in journal]
 
 
+def outline(journal: Iterable[Entry]) -> list[Any]:
+    """Return a journal without the names of a manager's own choosing: of those only how many there were."""
+
+    def plain(values: Mapping[str, Value]) -> list[Any]:
+        return [
+            (name, value if name not in NAMED else len(value) if isinstance(value, list) else 1)
+            for name, value in sorted(values.items())
+        ]
+
+    return [(e.operation, plain(e.arguments), plain(e.given), e.failure) for e in journal]
+
+
 class _Naming:
     """Numbers in place of names, by when each first appeared."""
 
