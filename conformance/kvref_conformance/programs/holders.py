@@ -112,11 +112,12 @@ class FreeOrder:
     """
 
     order: str
-    """`fifo` or `lifo`."""
+    """`fifo` or `lifo`; where it is unspecified, any order is right."""
     fresh: int
     """Blocks never handed out."""
     groups: list[set[int]] = field(default_factory=list)
     seen: set[int] = field(default_factory=set)
+    """Blocks handed out at some time."""
 
     def put(self, blocks: Iterable[int]) -> None:
         """Let blocks become free together."""
@@ -133,7 +134,7 @@ class FreeOrder:
             if not due and block in self.seen and not wrong:
                 wrong = f"block {block} is handed out again before blocks that never were"
             self._drop(block)
-        return wrong
+        return "" if self.order == "unspecified" else wrong
 
     def _due(self) -> set[int]:
         """Return the blocks of which the next is one; empty where it is any that was never handed out."""

@@ -23,17 +23,12 @@ class Misread:
     request: int
     group: int
     position: int
-    block: int
     found: str
+    """What it reads, and where: all that follows "reads at position 5"."""
 
     def __str__(self) -> str:
-        group = f" of group {self.group}" if self.group else ""
-        return f"request {self.request} reads at position {self.position} {self.found} ({self.where}{group})"
-
-    @property
-    def where(self) -> str:
-        """Say where it was found."""
-        return "null" if self.block == NULL else f"block {self.block}"
+        group = f" in group {self.group}" if self.group else ""
+        return f"request {self.request} reads at position {self.position}{group} {self.found}"
 
 
 @dataclass
@@ -90,11 +85,12 @@ class WatchedTables:
                 at = position // size
                 block = table[at] if at < len(table) else NULL
                 if block in self.null:
-                    yield Misread(request, group, position, NULL, "nothing, for there is no block")
+                    yield Misread(request, group, position, "nothing: its table has no block there")
                     break
                 expected = self.tokens[request][position] + group
                 if found := self.memory.differs((block, position % size), expected):
-                    yield Misread(request, group, position, block, found)
+                    where = f"(block {block}, slot {position % size})"
+                    yield Misread(request, group, position, f"{found} {where}")
                     break
 
     def holder_of(self, block: int, *, but: int) -> int | None:

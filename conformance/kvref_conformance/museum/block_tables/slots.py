@@ -92,7 +92,7 @@ class SlotsByTheFirstGroup(ListTables):
     breaks=("KV-BLOCK-021",),
     verbs=TABLES,
     block_sizes=(4,),
-    program="add 0; add 1; append 1 1; add 2; append 2 1; free 0",
+    program="add 0; add 1; add 2; append 2 1; free 0",
 )
 class RowsMoveUp(ListTables):
     """Tables are kept in the rows of a batch, which is closed up when a request leaves it.

@@ -1,0 +1,108 @@
+"""Tests of exhibits about blocks: each is shown by its program, found by search, and made short again."""
+
+import random
+from typing import Any
+
+import pytest
+
+from kvref_conformance.cases import PROGRAM, Case, opening
+from kvref_conformance.host.inprocess import InProcessHost
+from kvref_conformance.journal import Entry, Journaled
+from kvref_conformance.managers import MANAGERS
+from kvref_conformance.museum import block_allocator, block_sharing, block_tables
+from kvref_conformance.museum.exhibit import Exhibit
+from kvref_conformance.programs.breach import Breach
+from kvref_conformance.programs.drawn import draw_case
+from kvref_conformance.programs.running import run
+from kvref_conformance.programs.shrinking import shrink_program, steps_of
+from kvref_conformance.subjects.lists import Lists
+
+EXHIBITS: dict[str, Exhibit] = {
+    name: value.exhibit
+    for module in (block_allocator, block_tables, block_sharing)
+    for name, value in vars(module).items()
+    if isinstance(value, type) and "exhibit" in vars(value)
+}
+#: Operations that a search may take, and steps of a drawn program.
+OPERATIONS, LENGTHS = 200_000, (5, 10, 20, 40, 80)
+#: Every requirement of allocators and tables.
+REQUIREMENTS = {f"KV-BLOCK-{number:03d}" for number in (*range(1, 14), *range(20, 34))}
+
+
+def shown(exhibit: Exhibit, case: Case) -> tuple[tuple[Breach, ...], int]:
+    """Return what a program breaches on an exhibit, and how many operations it takes."""
+    journal: list[Entry] = []
+    session = Journaled(InProcessHost(exhibit.subject()).open(case.verb, **opening(case)), journal)
+    ran = run(str(case.option(PROGRAM)), session, case, exhibit.subject.claims)
+    return ran.breaches, len(journal)
+
+
+def breaks(exhibit: Exhibit, case: Case) -> bool:
+    """Say whether a program shows what an exhibit breaks."""
+    return any(breach.requirement in exhibit.breaks for breach in shown(exhibit, case)[0])
+
+
+def own_case(exhibit: Exhibit) -> Case:
+    """Return the case of an exhibit's own program: six blocks, groups and windows where they are claimed."""
+    options: dict[str, Any] = {"num_blocks": 6, PROGRAM: exhibit.program}
+    claims = exhibit.subject.claims
+    if "groups" in claims.features:
+        options["block_sizes"] = ",".join(map(str, claims.block_sizes))
+    if "pruning" in claims.features:
+        options["windows"] = "5"
+    return Case(
+        verb=exhibit.verbs[0],
+        seq_lens=(),
+        query_lens=(),
+        block_size=claims.block_sizes[0],
+        options=options,
+    )
+
+
+def test_every_requirement_of_blocks_has_an_exhibit() -> None:
+    """A check that no fault has ever failed may be asking nothing."""
+    assert {requirement for exhibit in EXHIBITS.values() for requirement in exhibit.breaks} == REQUIREMENTS
+
+
+@pytest.mark.parametrize("name", EXHIBITS)
+def test_program_shows_the_fault(name: str) -> None:
+    """The program beside an exhibit breaches what it breaks, and nothing on the lists it was made from."""
+    exhibit = EXHIBITS[name]
+    case = own_case(exhibit)
+    assert breaks(exhibit, case)
+    lists = InProcessHost(Lists()).open(case.verb, **opening(case))
+    assert not run(exhibit.program, lists, case, Lists.claims).breaches
+
+
+@pytest.mark.parametrize("name", EXHIBITS)
+def test_no_step_of_the_program_can_be_left_out(name: str) -> None:
+    """It is the shortest known: without any one step of several the fault does not show."""
+    exhibit = EXHIBITS[name]
+    case = own_case(exhibit)
+    steps = steps_of(case)
+    for at in range(len(steps) if len(steps) > 1 else 0):
+        shorter = "; ".join(steps[:at] + steps[at + 1 :])
+        assert not breaks(exhibit, case.with_options(**{PROGRAM: shorter})), shorter
+
+
+@pytest.mark.parametrize("name", EXHIBITS)
+def test_search_finds_the_fault_and_makes_it_short(name: str) -> None:
+    """Seeded programs show it within the limit, and the shortest left has two steps more at most."""
+    exhibit = EXHIBITS[name]
+    manager, claims = exhibit.verbs[0], exhibit.subject.claims
+    operations = tuple(
+        name
+        for name, operation in MANAGERS[manager].operations.items()
+        if operation.feature is None or operation.feature in claims.features
+    )
+    rng, spent = random.Random(exhibit.name), 0
+    while spent < OPERATIONS:
+        case = draw_case(manager, rng, claims, operations, rng.choice(LENGTHS))
+        breaches, count = shown(exhibit, case)
+        spent += count
+        if any(breach.requirement in exhibit.breaks for breach in breaches):
+            break
+    else:
+        pytest.fail(f"not found in {spent} operations")
+    short = shrink_program(case, lambda tried: breaks(exhibit, tried))
+    assert len(steps_of(short)) <= len(steps_of(own_case(exhibit))) + 2, short.option(PROGRAM)

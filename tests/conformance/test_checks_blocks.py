@@ -1,0 +1,126 @@
+"""Tests of the checks of allocators and tables: honest subjects pass, whatever they offer and declare."""
+
+from typing import Any
+
+import pytest
+
+from kvref_conformance.checks import all_checks
+from kvref_conformance.claims import Claims
+from kvref_conformance.host.inprocess import InProcessHost
+from kvref_conformance.oracle import Oracle
+from kvref_conformance.runner.evaluate import Evidence, evaluate, plan
+from kvref_conformance.subjects.lists import Lists
+from kvref_conformance.subjects.lists.allocator import ListAllocator
+from kvref_conformance.subjects.lists.tables import ListTables
+from kvref_conformance.subjects.reference_memory import ReferenceMemory
+
+MANAGERS = ("block_allocator", "block_tables")
+REQUIREMENTS = {f"KV-BLOCK-{number:03d}" for number in (*range(1, 14), *range(20, 34))}
+
+
+def judged(subject: Any, level: Any = "quick") -> list[Evidence]:
+    """Run all checks of blocks that a subject must pass."""
+    host = InProcessHost(subject)
+    offered = tuple(name for name in host.hello().verbs if name.partition(".")[0] in MANAGERS)
+    oracle = Oracle(subject.claims)
+    return [evaluate(check, case, host, oracle) for check, case in plan(offered, subject.claims, level)]
+
+
+def failed(subject: Any) -> list[tuple[str, str]]:
+    """Return what failed, and how."""
+    return [(found.requirement, found.message) for found in judged(subject) if found.status == "fail"]
+
+
+def with_managers(allocator: Any = None, tables: Any = None, **claims: Any) -> Any:
+    """Return a subject that offers these managers under these claims."""
+    members = {"claims": Claims(**{"block_sizes": (4, 3), **claims})}
+    members |= {"block_allocator": allocator} if allocator else {}
+    members |= {"block_tables": tables} if tables else {}
+    return type("Subject", (), members)()
+
+
+@pytest.mark.parametrize("level", ["quick", "full", "exhaustive"])
+@pytest.mark.parametrize("subject", [Lists, ReferenceMemory])
+def test_honest_managers_pass_every_check(subject: Any, level: str) -> None:
+    """Both were written without a look at the other."""
+    found = judged(subject(), level)
+    assert {evidence.requirement for evidence in found} == REQUIREMENTS
+    assert [evidence for evidence in found if evidence.status == "fail"] == []
+
+
+def test_check_needs_only_the_operations_it_asks_for() -> None:
+    """Whoever can allocate and free, and nothing else, is judged by what that shows."""
+
+    class Smallest:
+        def __init__(self, num_blocks: int) -> None:
+            self._pool = ListAllocator(num_blocks)
+
+        def allocate(self, num_blocks: int) -> list[int]:
+            return self._pool.allocate(num_blocks)
+
+        def free(self, blocks: list[int]) -> None:
+            self._pool.free(blocks)
+
+    found = judged(with_managers(Smallest))
+    assert all(evidence.status == "pass" for evidence in found)
+    assert {int(evidence.requirement[-3:]) for evidence in found} == {1, 2, 3, 6, 7, 8, 9, 13}
+
+
+def test_features_that_are_not_claimed_are_not_asked() -> None:
+    """No window, one group, no steps in flight, no pins."""
+    found = judged(with_managers(ListAllocator, ListTables))
+    assert all(evidence.status == "pass" for evidence in found)
+    assert not {"windows", "block_sizes"} & {name for evidence in found for name in evidence.case.options}
+    asked = {int(evidence.requirement[-3:]) for evidence in found}
+    assert not asked & {10, 11, 12, 30, 31}
+
+
+@pytest.mark.parametrize(("order", "at"), [("fifo", None), ("lifo", 0)])
+def test_either_order_may_be_declared(order: str, at: int | None) -> None:
+    """A queue and a stack are both right, each under its name; the other name is wrong."""
+
+    class Ordered(ListAllocator):
+        def put_back(self, block: int) -> None:
+            self.free_blocks.insert(len(self.free_blocks) if at is None else at, block)
+
+    other = {"fifo": "lifo", "lifo": "fifo"}[order]
+    assert failed(with_managers(Ordered, choices={"free-order": order})) == []
+    assert {id for id, _ in failed(with_managers(Ordered, choices={"free-order": other}))} == {"KV-BLOCK-010"}
+
+
+def test_null_block_may_be_declared() -> None:
+    """Allocator and tables then have one block less, and freeing it is refused."""
+
+    class FromOne(ListAllocator):
+        first = 1
+
+    class Tables(ListTables):
+        pool_class = FromOne
+
+    assert failed(with_managers(FromOne, Tables, choices={"null-block": "reserved"})) == []
+    assert {id for id, _ in failed(with_managers(FromOne, Tables))} == {"KV-BLOCK-008"}
+
+
+def test_message_has_the_step_and_what_it_showed() -> None:
+    """A reader looks for the step first."""
+
+    class Forgetful(ListTables):
+        def num_kept(self, num_tokens: int, block_size: int) -> int:
+            return num_tokens // block_size
+
+    said = dict(failed(with_managers(tables=Forgetful, block_sizes=(4,))))["KV-BLOCK-026"]
+    assert (
+        said == "step 2, `truncate 0 7`: request 0 reads at position 4 nothing: its table has no block there"
+    )
+
+
+def test_pairs_of_groups_are_unequal_where_they_can_be() -> None:
+    """Equal block sizes hide which group's was used."""
+    claims = Claims(block_sizes=(16, 4), features=("groups",))
+    checks = [check for check in all_checks() if check.requirement == "KV-BLOCK-031"]
+    sizes = {
+        case.option("block_sizes")
+        for check in checks
+        for case in check.cases(claims, "block_tables", "quick")
+    }
+    assert sizes == {"16,4", "4,16"}
