@@ -111,6 +111,11 @@ _OF_MANAGERS = (
             "vllm_sha256_cbor": "an index shared with engines of another scheme finds none of these blocks",
         },
     ),
+    Choice(
+        "event-copies",
+        "once",
+        {"each_copy": "a mirror that keeps a set of keys loses a block whose other copy is still there"},
+    ),
 )
 
 #: Decision of a path -> answer -> the hazard. The canonical answer of each decision stands in `PATHS`.
@@ -286,6 +291,7 @@ MANAGER_CHOICES: dict[str, tuple[str, ...]] = {
     "eviction-order": ("prefix_cache",),
     "cached-outputs": ("prefix_cache",),
     "key-scheme": ("block_keys",),
+    "event-copies": ("prefix_cache",),
 }
 CHOICES: dict[str, Choice] = {
     choice.name: choice for choice in (*_OF_ATTENTION, *_OF_MANAGERS)
