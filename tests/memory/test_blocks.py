@@ -1,7 +1,6 @@
 """A pool of blocks: who holds which, who is handed out next, what is refused."""
 
 import random
-import time
 from collections import Counter
 from typing import Any
 
@@ -516,27 +515,3 @@ def test_untouched_requests_are_evicted_in_the_order_they_ended(
         pool.free(reversed(blocks))
     expected = [block for blocks in requests for block in reversed(blocks)]
     assert pool.allocate(sum(sizes)) == (expected, expected)
-
-
-def test_cost_of_an_operation_does_not_grow_with_the_pool() -> None:
-    """64 times the blocks cost some memory traffic: the queue loses a block from its middle in place."""
-    small, large = (_seconds(num_blocks) for num_blocks in (2**10, 2**16))
-    assert large < 12 * small, f"{small:.6f} s with 1,024 blocks, {large:.6f} s with 65,536"
-
-
-def _seconds(num_blocks: int) -> float:
-    """The best of several rounds of hits in the middle of the queue, frees and allocations."""
-    pool = BlockPool(num_blocks)
-    blocks = pool.allocate(num_blocks).blocks
-    for block in blocks:
-        pool.mark_cached(block)
-    pool.free(blocks)
-    middle = blocks[num_blocks // 2 : num_blocks // 2 + 256]
-    best = float("inf")
-    for _ in range(7):
-        begin = time.perf_counter()
-        pool.touch(middle)
-        pool.free(middle)
-        pool.free(pool.allocate(64).blocks)
-        best = min(best, time.perf_counter() - begin)
-    return best
