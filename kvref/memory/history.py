@@ -18,19 +18,22 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvref.errors import HistoryError
-from kvref.memory.events import EVENTS, FIELDS, KINDS, Test
+from kvref.memory.events import EVENTS, FIELDS
+from kvref.memory.fields import KINDS, Test
 
 Event = dict[str, Any]
 
 _INT = frozenset({int})
 
-_TESTS: dict[str, dict[str, Test]] = {
-    kind: {"event": lambda value: True}
-    | {name: KINDS[FIELDS[name][0]].holds for name in (*fields.required, *fields.optional)}
-    for kind, fields in EVENTS.items()
-}
-_REQUIRED = {kind: frozenset(fields.required) for kind, fields in EVENTS.items()}
-_PARALLEL = {kind: fields.parallel for kind, fields in EVENTS.items() if fields.parallel}
+
+def _rules(kind: str) -> tuple[dict[str, Test], frozenset[str], tuple[str, ...]]:
+    """Return the tests of an event's fields, the fields it must have, and the parallel lists."""
+    fields = EVENTS[kind]
+    tests = {name: KINDS[FIELDS[name][0]].holds for name in (*fields.required, *fields.optional)}
+    return {"event": lambda value: True} | tests, frozenset(fields.required), fields.parallel
+
+
+_RULES = {kind: _rules(kind) for kind in EVENTS}
 
 
 def check(event: Any) -> None:
@@ -39,24 +42,24 @@ def check(event: Any) -> None:
     Raises: HistoryError naming event and field, what was found, what was expected.
     """
     kind = event.get("event") if type(event) is dict else None
-    if type(kind) is not str or kind not in _TESTS:
+    if type(kind) is not str or kind not in _RULES:
         raise _no_event(event, kind)
-    tests = _TESTS[kind]
+    tests, required, parallel = _RULES[kind]
     for name, value in event.items():
         if name not in tests:
             raise HistoryError(f"{kind} has the field {shown(name)}, expected {_listed(kind)}")
         if not tests[name](value):
             raise HistoryError(f"{kind}.{name} = {shown(value)}, expected {KINDS[FIELDS[name][0]].expected}")
-    if not _REQUIRED[kind] <= event.keys():
+    if not required <= event.keys():
         missing = next(name for name in EVENTS[kind].required if name not in event)
         raise HistoryError(f"{kind} has no field {missing}, expected {KINDS[FIELDS[missing][0]].expected}")
-    if kind in _PARALLEL:
-        first, *rest = _PARALLEL[kind]
-        for name in rest:
-            if len(event[name]) != len(event[first]):
+    if parallel:
+        many = len(event[parallel[0]])
+        for name in parallel:
+            if name in event and len(event[name]) != many:
                 raise HistoryError(
-                    f"{kind}.{name} has {len(event[name])} items, expected {len(event[first])}, one for each "
-                    f"of {kind}.{first}"
+                    f"{kind}.{name} has {len(event[name])} items, expected {many}, one for each of "
+                    f"{kind}.{parallel[0]}"
                 )
 
 

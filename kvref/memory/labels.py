@@ -2,12 +2,12 @@
 
 Two slots hold the same if their labels are equal, so whoever watches a cache keeps labels instead of values.
 What stands at a position is its symbol: the token id, or 2^31 and more for a row of a span. With two primes,
-P and Q below 2^31, and x for the symbol at position i,
+P and Q below 2^30, and x for the symbol at position i,
 
     label(i) = (a, b),   a = (A · a' + x + 1) mod P,   b = (B · b' + x + 1) mod Q,
 
 where (a', b') is label(i − 1), and the seed of the namespace before the first position. A label is written
-as the integer a · 2^31 + b. The seed enters as a power of A and of B, so it can be taken out again: that
+as the integer a · 2^30 + b. The seed enters as a power of A and of B, so it can be taken out again: that
 tells "the same tokens under another salt" from "other tokens".
 
 Labels find faults, they are no keys: who knows the bases can make two prefixes collide.
@@ -20,197 +20,180 @@ Source: a slot's content as the chapter "The law" defines it; hashing by polynom
 import hashlib
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-from kvref.arrays import Array
+from kvref.arrays import Array, check_count
 from kvref.errors import ArgumentError
 from kvref.memory.namespace import COMMON, Namespace, written
 
-P, Q = 2147483647, 2147483629
-A, B = 1583458089, 784588716
+P, Q = 1073741789, 1073741783
+A, B = 987654321, 830113513
 #: Token ids lie below, symbols of rows from here on.
 ROWS = 1 << 31
-_LOW = (1 << 31) - 1
-#: Tokens that are labelled in one go: longer runs go in pieces, shorter than 96 are quicker one by one.
-_RUN, _SHORT = 4096, 96
+_BITS = 30
+_LOW = (1 << _BITS) - 1
+#: The longest stride: 16 bits of a symbol, a power and so many of them fit the 53 bits of a float64.
+_LONGEST = 128
+#: Tokens from which on labels are computed with NumPy: fewer are quicker one by one.
+_MANY = 64
 
 
 def seed(namespace: Namespace) -> int:
     """Return the label before the first position: two residues of a digest of model, adapter and salt."""
+    if namespace is COMMON:
+        return _COMMON
     digest = hashlib.sha256(b"kvref label 1" + written(namespace)).digest()
-    return int.from_bytes(digest[:8]) % P << 31 | int.from_bytes(digest[8:16]) % Q
+    return int.from_bytes(digest[:8]) % P << _BITS | int.from_bytes(digest[8:16]) % Q
 
 
 def extended(label: int, symbol: int) -> int:
     """Return the label of the next position, which holds `symbol`."""
-    return ((label >> 31) * A + symbol + 1) % P << 31 | ((label & _LOW) * B + symbol + 1) % Q
+    return ((label >> _BITS) * A + symbol + 1) % P << _BITS | ((label & _LOW) * B + symbol + 1) % Q
 
 
 def row_symbol(kind: str, digest: str, row: int) -> int:
     """Return the symbol of one row of a span: 2^31 plus a residue of its content and number."""
-    content = hashlib.sha256(
-        b"kvref row 1" + len(kind).to_bytes(4) + kind.encode() + digest.encode()
-    ).digest()
-    first, step = int.from_bytes(content[:8]) % P, 1 + int.from_bytes(content[8:16]) % (P - 1)
-    return ROWS + (first + step * row) % P
+    first, step = _content(kind, digest)
+    return ROWS + (first + step * row) % ROWS
 
 
 def without_namespace(label: int, position: int, namespace: Namespace) -> int:
     """Return the label that the same symbols would have in the common namespace."""
     own, common = seed(namespace), seed(COMMON)
-    a = ((label >> 31) + ((common >> 31) - (own >> 31)) * pow(A, position + 1, P)) % P
-    b = ((label & _LOW) + ((common & _LOW) - (own & _LOW)) * pow(B, position + 1, Q)) % Q
-    return a << 31 | b
+    a = (label >> _BITS) + ((common >> _BITS) - (own >> _BITS)) * pow(A, position + 1, P)
+    b = (label & _LOW) + ((common & _LOW) - (own & _LOW)) * pow(B, position + 1, Q)
+    return a % P << _BITS | b % Q
 
 
-def labels_after(label: int, symbols: "array[int]") -> Array:
-    """Return the labels [len(symbols)] of a run that follows `label`, as int64; equals folding `extended`."""
-    x = np.frombuffer(symbols, np.uint32).astype(np.uint64) + np.uint64(1)
-    parts = []
-    for low in range(0, len(x), _RUN):
-        part = x[low : low + _RUN]
-        a = _residues(part, label >> 31, A, P)
-        b = _residues(part, label & _LOW, B, Q)
-        parts.append(a << np.uint64(31) | b)
-        label = int(parts[-1][-1])
-    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
+_COMMON = seed(Namespace())
 
 
 class Labels:
     """The symbols of one request, and the label of every position of it.
 
-    Labels are computed when they are asked for, and kept at the end of every `stride` tokens.
+    Labels are computed when they are asked for, and kept at the end of every `stride` tokens, at most 128.
+    A piece of it knows the positions from `start` on.
+    Raises: ArgumentError if the stride is no count or too large, or a token is none.
     """
 
-    __slots__ = ("_ends", "namespace", "stride", "symbols")
+    __slots__ = ("_ends", "namespace", "start", "stride", "symbols")
 
     def __init__(
         self, namespace: Namespace = COMMON, tokens: Iterable[int] = (), *, stride: int = 16
     ) -> None:
         self.namespace = namespace
-        self.stride = stride
+        self.stride = check_count("stride", stride)
+        if stride > _LONGEST:
+            raise ArgumentError(f"stride = {stride}, expected at most {_LONGEST}")
+        self.start = 0
         self.symbols = array("I")
         self._ends = array("q", [seed(namespace)])
         self.extend(tokens)
 
     def __len__(self) -> int:
-        return len(self.symbols)
+        return self.start + len(self.symbols)
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Append tokens; at positions of a span its rows stand in their place.
 
         Raises: ArgumentError if a token is no integer from 0 to 2^31 − 1.
         """
-        start = len(self.symbols)
+        start = len(self)
         try:
             new = array("I", tokens)
         except (TypeError, OverflowError) as error:
-            raise ArgumentError(f"tokens: {error}, expected integers from 0 to {_LOW}") from None
-        if new and max(new) > _LOW:
-            raise ArgumentError(f"tokens holds {max(new)}, expected integers from 0 to {_LOW}")
+            raise ArgumentError(f"tokens: {error}, expected integers from 0 to {ROWS - 1}") from None
+        if new and max(new) >= ROWS:
+            raise ArgumentError(f"tokens holds {max(new)}, expected integers from 0 to {ROWS - 1}")
         for span in self.namespace.spans:
+            first, step = _content(span.kind, span.digest)
             for at in range(max(start, span.offset), min(start + len(new), span.stop)):
-                new[at - start] = row_symbol(span.kind, span.digest, at - span.offset)
+                new[at - start] = ROWS + (first + step * (at - span.offset)) % ROWS
         self.symbols.extend(new)
 
     def cut(self, num_tokens: int) -> None:
         """Keep the first tokens alone."""
-        del self.symbols[num_tokens:]
-        del self._ends[1 + num_tokens // self.stride :]
+        del self.symbols[num_tokens - self.start :]
+        del self._ends[1 + (num_tokens - self.start) // self.stride :]
 
     def copy(self) -> "Labels":
         """Return an equal one that goes its own way."""
-        new = Labels(self.namespace, stride=self.stride)
-        new.symbols, new._ends = self.symbols[:], self._ends[:]
-        return new
+        return self._part(self.start, self.symbols[:], self._ends[:])
+
+    def piece(self, start: int, stop: int) -> "Labels":
+        """Keep positions start to stop − 1 apart from the rest, and those before them back to a stride."""
+        first = max(0, start - self.start) // self.stride
+        symbols = self.symbols[first * self.stride : max(0, stop - self.start)]
+        last = first + len(symbols) // self.stride
+        if last >= len(self._ends):
+            self._reach()
+        return self._part(self.start + first * self.stride, symbols, self._ends[first : last + 1])
 
     def label(self, position: int) -> int:
-        """Return label(position); the seed of the namespace for position −1; −1 past the last token."""
-        whole, rest = divmod(position + 1, self.stride)
-        if position >= len(self.symbols):
+        """Return label(position), the seed for position −1, and −1 for one that is not known."""
+        count = position + 1 - self.start
+        whole, rest = divmod(count, self.stride)
+        if not rest and 0 <= whole < len(self._ends):
+            return self._ends[whole]
+        if not 0 <= count <= len(self.symbols):
             return -1
         if whole >= len(self._ends):
-            self._reach(whole)
+            self._reach()
         label = self._ends[whole]
         if rest:
-            for symbol in self.symbols[whole * self.stride : position + 1]:
+            for symbol in self.symbols[count - rest : count]:
                 label = extended(label, symbol)
         return label
 
-    def piece(self, start: int, stop: int) -> "Piece":
-        """Keep the labels of positions start to stop − 1 apart from the rest."""
-        stop = min(stop, len(self.symbols))
-        start = min(start, stop)
-        return Piece(
-            self.namespace, start, self.label(start - 1), self.label(stop - 1), self.symbols[start:stop]
-        )
+    def symbol(self, position: int) -> int:
+        """Return the symbol of a position that is known."""
+        return self.symbols[position - self.start]
 
-    def _reach(self, end: int) -> None:
-        """Label up to the given multiple of the stride."""
-        first = len(self._ends) - 1
-        run = self.symbols[first * self.stride : end * self.stride]
-        if len(run) >= _SHORT:
-            self._ends.frombytes(labels_after(self._ends[-1], run)[self.stride - 1 :: self.stride].tobytes())
+    def _part(self, start: int, symbols: "array[int]", ends: "array[int]") -> "Labels":
+        part = Labels.__new__(Labels)
+        part.namespace, part.stride, part.start = self.namespace, self.stride, start
+        part.symbols, part._ends = symbols, ends
+        return part
+
+    def _reach(self) -> None:
+        """Label every stride that is complete: many in one go cost less than one after another."""
+        stride, first = self.stride, len(self._ends) - 1
+        run = self.symbols[first * stride : len(self.symbols) // stride * stride]
+        a, b = self._ends[-1] >> _BITS, self._ends[-1] & _LOW
+        if len(run) < _MANY:
+            for at, symbol in enumerate(run, 1):
+                a, b = (a * A + symbol + 1) % P, (b * B + symbol + 1) % Q
+                if at % stride == 0:
+                    self._ends.append(a << _BITS | b)
             return
-        a, b = self._ends[-1] >> 31, self._ends[-1] & _LOW
-        for at, symbol in enumerate(run, 1):
-            a, b = (a * A + symbol + 1) % P, (b * B + symbol + 1) % Q
-            if at % self.stride == 0:
-                self._ends.append(a << 31 | b)
+        over_a, over_b = pow(A, stride, P), pow(B, stride, Q)
+        for to_a, to_b in _strides(run, stride).tolist():
+            a, b = (a * over_a + to_a) % P, (b * over_b + to_b) % Q
+            self._ends.append(a << _BITS | b)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The symbols of a few positions of a request that may be gone, and the labels around them."""
-
-    namespace: Namespace
-    start: int
-    before: int
-    """The label of the position before the first."""
-    last: int
-    symbols: "array[int]"
-
-    def __len__(self) -> int:
-        return self.start + len(self.symbols)
-
-    def label(self, position: int) -> int:
-        """Return label(position), or −1 if the position is not one of the piece."""
-        count = position + 1 - self.start
-        if not 0 < count <= len(self.symbols):
-            return -1
-        if count == len(self.symbols):
-            return self.last
-        label = self.before
-        for symbol in self.symbols[:count]:
-            label = extended(label, symbol)
-        return label
-
-    def piece(self, start: int, stop: int) -> "Piece":
-        """Return a part of the piece."""
-        low, high = max(start, self.start), min(stop, len(self))
-        before = self.before if low <= self.start else self.label(low - 1)
-        part = self.symbols[low - self.start : high - self.start]
-        return Piece(self.namespace, low, before, self.label(high - 1), part)
+def _content(kind: str, digest: str) -> tuple[int, int]:
+    """Return the residue of a content's first row, and the odd step to the next."""
+    raw = hashlib.sha256(b"kvref row 1" + len(kind).to_bytes(4) + kind.encode() + digest.encode()).digest()
+    return int.from_bytes(raw[:8]) % ROWS, int.from_bytes(raw[8:16]) % ROWS | 1
 
 
-def _residues(x: Array, start: int, base: int, prime: int) -> Array:
-    """Return h(i) = base^(i + 1) · (start + Σ x(j) · base^−(j + 1)) mod prime for up to `_RUN` symbols."""
-    powers, inverses = _powers(base, prime), _powers(pow(base, -1, prime), prime)
-    p = np.uint64(prime)
-    sums = np.cumsum(x % p * inverses[: len(x)] % p)  # below 2^12 · 2^31
-    found: Array = (sums + np.uint64(start)) % p * powers[: len(x)] % p
+def _strides(symbols: "array[int]", stride: int) -> Array:
+    """Return for each stride Σ (x(j) + 1) · base^(stride − 1 − j) modulo each prime: int64 [strides, 2]."""
+    powers, ones, primes = _powers(stride)
+    x = np.frombuffer(symbols, np.uint32).reshape(-1, stride)
+    high = ((x >> 16).astype(np.float64) @ powers).astype(np.int64) % primes  # exact: below 2^16 · 2^30 · 2^7
+    low = ((x & 0xFFFF).astype(np.float64) @ powers).astype(np.int64)
+    found: Array = ((high << 16) + low + ones) % primes
     return found
 
 
 @cache
-def _powers(base: int, prime: int) -> Array:
-    """Return base^1 to base^_RUN modulo a prime, as uint64."""
-    powers = np.empty(_RUN, np.uint64)
-    power = 1
-    for at in range(_RUN):
-        power = power * base % prime
-        powers[at] = power
-    return powers
+def _powers(stride: int) -> tuple[Array, Array, Array]:
+    """Return base^(stride − 1) to base^0 modulo both primes, float64 [stride, 2]; their sums; the primes."""
+    powers = np.array(
+        [[pow(base, e, prime) for base, prime in ((A, P), (B, Q))] for e in range(stride - 1, -1, -1)]
+    )
+    return powers.astype(np.float64), powers.sum(0), np.array([P, Q])

@@ -8,17 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvref.errors import HistoryError
-from kvref.memory.events import EVENTS, FIELDS, KINDS, SCHEMA
+from kvref.memory.events import EVENTS, FIELDS
+from kvref.memory.fields import KINDS, SCHEMA
 from kvref.memory.history import check, compressed, expanded, shown, written
 
 #: One value for every kind of field, and some that only look like one.
 GOOD: dict[str, list[Any]] = {
-    "count": [0, 7, 2**31 - 1],
-    "size": [1, 2**31 - 1],
-    "counts": [[], [5, 2**31 - 1]],
+    "count": [0, 7, 2**32 - 1],
+    "size": [1, 2**32 - 1],
+    "counts": [[], [5, 2**32 - 1]],
+    "tokens": [[], [5, 2**31 - 1]],
     "sizes": [[1, 16]],
-    "blocks": [[], [3, 1, 2], [-1, 4], [[0, 8], 9, [20, 1]]],
-    "name": [0, 2**63 - 1, "cmpl-1", "ü"],
+    "ids": [[], [3, 1, 2], [-1, 4], [[0, 8], 9, [20, 1]]],
+    "name": [0, 2**64 - 1, "cmpl-1", "ü"],
     "names": [[], [1, 2], ["a", 1]],
     "text": ["", "llama", "ü" * 256],
     "flag": [True, False],
@@ -31,25 +33,27 @@ GOOD: dict[str, list[Any]] = {
 }
 HUGE, DEEP = 10**5000, [[[[[[[[[[]]]]]]]]]]
 BAD: dict[str, list[Any]] = {
-    "count": [-1, 2**31, 1.0, True, "1", None, [1], HUGE, float("nan"), 1e400],
+    "count": [-1, 2**32, 1.0, True, "1", None, [1], HUGE, float("nan"), 1e400],
     "size": [0, -1, 1.5, False, None],
-    "counts": [[-1], [1.0], [True], [2**31], ["1"], 5, None, [[1]], (1, 2), DEEP],
+    "counts": [[-1], [1.0], [True], [2**32], [HUGE], ["1"], [None], 5, None, [[1]], (1, 2), DEEP],
+    "tokens": [[-1], [1.0], [True], [2**31], [HUGE], ["1"], 5, None, [[1]], DEEP],
     "sizes": [[0], [16, None]],
-    "blocks": [
+    "ids": [
         [-2],
-        [2**31],
+        [2**32],
+        [5, 2**32],
         [[1, 0]],
         [[1]],
         [[1, 2, 3]],
         [[-1, 2]],
-        [[2**31 - 1, 2]],
+        [[2**32 - 1, 2]],
         [1.0],
         [True],
         "1",
         DEEP,
     ],
-    "name": [-1, 2**63, "", "x" * 257, 1.0, True, None, "\ud800"],
-    "names": [[-1], [""], [1.0], [None], "a", [True]],
+    "name": [-1, 2**64, "", "x" * 257, 1.0, True, None, "\ud800"],
+    "names": [[-1], [2**64], [HUGE], [1, ""], [1.0], [None], "a", [True]],
     "text": ["x" * 257, 1, None, "\ud800"],
     "flag": [0, 1, "true", None],
     "windows": [[0], [True], 128, [1.0]],
@@ -81,7 +85,8 @@ def test_the_tables_name_each_other() -> None:
     assert {kind for kind, _ in FIELDS.values()} == set(KINDS) == set(GOOD) == set(BAD)
     for fields in EVENTS.values():
         assert not set(fields.required) & set(fields.optional)
-        assert set(fields.parallel) <= set(fields.required)
+        assert set(fields.parallel[:1]) <= set(fields.required)
+        assert set(fields.parallel) <= {*fields.required, *fields.optional}
 
 
 @pytest.mark.parametrize("kind", EVENTS)

@@ -1,6 +1,6 @@
 """Labels: equal exactly where namespace and tokens are, by the formula and by runs alike."""
 
-from array import array
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,6 @@ from kvref.memory.labels import (
     P,
     Q,
     extended,
-    labels_after,
     row_symbol,
     seed,
     without_namespace,
@@ -36,31 +35,25 @@ def by_formula(namespace: Namespace, tokens: list[int]) -> list[int]:
 
 def test_two_primes_and_bases_that_reach_every_residue() -> None:
     """A base of small order would give one label to prompts that repeat themselves."""
-    factors = {P: (2, 3, 7, 11, 31, 151, 331), Q: (2, 3, 59652323)}
+    factors = {P: (2, 7, 2341, 16381), Q: (2, 6269, 85639)}
+    assert max(P, Q) < 2**30
     for base, prime in ((A, P), (B, Q)):
         assert pow(base, prime - 1, prime) == 1
         assert all(pow(base, (prime - 1) // factor, prime) != 1 for factor in factors[prime])
 
 
-@given(st.integers(0, (1 << 31) * P - 1), st.lists(st.integers(0, 2**32 - 2), max_size=40))
-def test_a_run_equals_the_formula(label: int, symbols: list[int]) -> None:
-    """The vectorised sum has no term too many and does not wrap."""
-    start = (label >> 31) % P << 31 | (label & (1 << 31) - 1) % Q
-    expected, at = [], start
-    for symbol in symbols:
-        at = extended(at, symbol)
-        expected.append(at)
-    assert labels_after(start, array("I", symbols)).tolist() == expected
-
-
-def test_a_long_run_equals_the_formula() -> None:
-    """Across the pieces in which a run is computed, with the largest symbols there are."""
-    symbols = array("I", [2**32 - 1] * 5000 + list(range(5000)))
-    label, expected = seed(COMMON), []
-    for symbol in symbols:
-        label = extended(label, symbol)
+@pytest.mark.parametrize("stride", [1, 2, 7, 16, 100, 128])
+@pytest.mark.parametrize("symbol", [0, 1, 2**16, 2**31 - 1, 2**32 - 1])
+def test_a_long_run_equals_the_formula(stride: int, symbol: int) -> None:
+    """The product of matrices is exact up to the largest symbols and the longest stride."""
+    labels = Labels(COMMON, stride=stride)
+    labels.symbols.extend([symbol] * 900 + list(range(900)))
+    expected, label = [], seed(COMMON)
+    for x in labels.symbols:
+        label = extended(label, x)
         expected.append(label)
-    assert labels_after(seed(COMMON), symbols).tolist() == expected
+    assert labels.label(1799) == expected[-1]
+    assert [labels.label(i) for i in range(1800)] == expected
 
 
 @given(TOKENS, st.integers(1, 20), st.data())
@@ -96,11 +89,19 @@ def test_a_piece_has_the_labels_of_its_request(tokens: list[int], stride: int, d
     stop = data.draw(st.integers(start, len(tokens) + 3))
     piece = labels.piece(start, stop)
     inside = range(start, min(stop, len(tokens)))
+    assert piece.start <= start < piece.start + stride
+    assert len(piece) == min(stop, len(tokens)) if inside else len(piece) <= stop
     assert [piece.label(i) for i in inside] == [labels.label(i) for i in inside]
-    assert piece.label(stop + 3) == piece.label(start - 1 if start else -5) == -1
-    if len(inside) > 2:
-        part = piece.piece(inside[1], inside[-1])
-        assert [part.label(i) for i in inside[1:-1]] == [labels.label(i) for i in inside[1:-1]]
+    assert [piece.symbol(i) for i in inside] == tokens[start:stop]
+    assert piece.label(stop) == -1
+    if piece.start:
+        assert piece.label(piece.start - 2) == -1
+    if inside:
+        first = data.draw(st.sampled_from(inside))
+        part = piece.piece(first, stop)
+        assert [part.label(i) for i in range(first, inside.stop)] == [
+            labels.label(i) for i in range(first, inside.stop)
+        ]
 
 
 @given(TOKENS, TOKENS)
@@ -161,8 +162,12 @@ def test_what_is_no_token_is_refused(token: object) -> None:
 
 def test_labels_are_the_same_in_every_process() -> None:
     """A number that was written down is read by another process, on another machine."""
-    assert Labels(Namespace(adapter="a", salt="s"), range(3)).label(2) == int(
-        labels_after(seed(Namespace(adapter="a", salt="s")), array("I", range(3)))[-1]
-    )
-    assert seed(COMMON) == 1659096517154515980
-    assert labels_after(0, array("I")).tolist() == []
+    assert seed(COMMON) == 15103610228020584
+    assert Labels(Namespace(adapter="a", salt="s"), range(100)).label(99) == 942579814259184477
+
+
+@pytest.mark.parametrize("stride", [0, 129, 1.0, None])
+def test_a_stride_past_what_is_exact_is_refused(stride: Any) -> None:
+    """From 129 on a sum would not fit the 53 bits of a float64."""
+    with pytest.raises(ArgumentError, match="stride = "):
+        Labels(COMMON, stride=stride)

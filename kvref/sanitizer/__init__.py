@@ -1,0 +1,1 @@
+"""The history checker: what an engine logged, replayed against shadow memory."""

@@ -1,0 +1,279 @@
+"""Events of a step: tokens are computed, their slots written, and everything they attend to read.
+
+The common case costs a few comparisons: a request computes the tokens that follow, in a block that it alone
+holds and has written so far, and everything before them was verified. Anything else is looked at in full.
+
+Realises: KV-BLOCK-020 token-slot, KV-BLOCK-021 reads-own-tokens, KV-BLOCK-022 write-private, KV-BLOCK-040
+computed-once, KV-BLOCK-043 use-after-free, KV-BLOCK-045 write-published.
+For porters: write everything of a step first, then judge what it reads; a layer does the same.
+Source: the chapter on memory, histories.
+"""
+
+from itertools import repeat
+
+from kvref.memory.history import Event
+from kvref.sanitizer.faults import read_fault
+from kvref.sanitizer.pool import overwritten
+from kvref.sanitizer.requests import Request
+from kvref.sanitizer.shadow import Block
+from kvref.sanitizer.state import State, ids
+
+
+def compute(state: State, line: int, event: Event) -> None:
+    """`compute`: a step writes tokens of each request, then reads all that they attend to."""
+    step = state.step
+    if "step" in event:
+        step = state.flights.get(("step", event["step"]))
+    requests, now, ahead = state.requests, state.steps, state.ahead
+    late: list[tuple[Request, int, int]] = []
+    state.active = True
+    for name, start, count in zip(event["requests"], event["starts"], event.get("counts") or repeat(1)):  # noqa: B905  # repeat has no end
+        request = requests.get(name)
+        if request is None:
+            state.request(name, line, "a computation")
+            continue
+        tail, stop = request.tail, start + count
+        if (
+            tail is not None
+            and tail.owner is request
+            and start == request.computed == request.verified
+            and stop <= request.tail_stop
+            and stop <= len(request.symbols) + ahead
+        ):
+            main = tail.main
+            main.hi, main.line = stop - main.base, line  # type: ignore[union-attr]  # its owner wrote it
+            request.computed = request.verified = stop
+        elif request.ended:
+            state.request(name, line, "a computation")
+            continue
+        else:
+            stop = _write_tokens(state, line, request, start, stop)
+            if start == request.verified:
+                request.verified = max(stop, start)
+            else:
+                late.append((request, start, stop))
+        request.step, request.progress = step, now
+    for request, start, stop in late:
+        _read_table(state, line, request, start, stop)
+    if not state.stepped:
+        state.tick(line)
+
+
+def write(state: State, line: int, event: Event) -> None:
+    """`write`: tokens are computed, and written where the table says, or where a kernel was told."""
+    request = state.request(event["request"], line, "a write")
+    if request is None:
+        return
+    start, stop = event["start"], event["start"] + event["count"]
+    if "blocks" not in event and "slots" not in event:
+        stop = _write_tokens(state, line, request, start, stop)
+        request.verified = stop if request.verified == start < stop else request.verified
+    else:
+        stop = _count_computed(state, line, request, start, stop)
+        group = state.group(event)
+        slots = (
+            ids(event, "slots") if "slots" in event else _slots(ids(event), start, stop, state.sizes[group])
+        )
+        _write_slots(state, line, request, group, start, slots[: max(0, stop - start)])
+        request.back_to(start)
+    request.step = state.flights.get(("step", event["step"])) if "step" in event else state.step
+    request.progress, state.active = state.steps, True
+
+
+def read(state: State, line: int, event: Event) -> None:
+    """`read`: tokens are read where the table says, or where a kernel was told."""
+    request = state.request(event["request"], line, "a read")
+    if request is None:
+        return
+    start, stop = event["start"], event["start"] + event["count"]
+    if "blocks" not in event:
+        for group in range(len(state.sizes)):
+            _read_group(state, line, request, group, start, stop)
+        return
+    size = state.sizes[state.group(event)]
+    for at, block in enumerate(ids(event)):
+        base = (start // size + at) * size
+        lo, hi = max(start - base, 0), min(stop - base, size)
+        known = state.block(block, line, "read") if lo < hi else None
+        if known is not None and not read_fault(state, line, request, block, known, lo, hi, base):
+            _judge_reader(state, line, request, block, known)
+
+
+def _write_tokens(state: State, line: int, request: Request, start: int, stop: int) -> int:
+    """Write tokens start to stop − 1 by the tables, and return where the tokens that there are end."""
+    stop = _count_computed(state, line, request, start, stop)
+    if start >= stop:
+        return stop
+    for size, table in zip(state.sizes, request.tables, strict=True):
+        for index in range(start // size, (stop - 1) // size + 1):
+            base = index * size
+            lo, hi = max(start - base, 0), min(stop - base, size)
+            block = table[index] if index < len(table) else -1
+            if block < 0:
+                _no_block(state, line, request, "computes", max(start, base), index, table, size)
+                break
+            known = state.blocks[block]
+            if known.refs > 1 or known.published or known.fences:
+                _judge_write(state, line, request, block, known, lo, hi)
+            known.write(lo, hi, base, request.labels, request.name, line)
+            if known.refs == 1 and not known.published:
+                known.owner, request.tail, request.tail_stop = request, known, base + size
+    if not state.single:
+        request.tail = None
+    return stop
+
+
+def _count_computed(state: State, line: int, request: Request, start: int, stop: int) -> int:
+    """Report tokens that are left out, computed again, or unknown; return the end of those that are known."""
+    known = len(request.symbols) + state.ahead
+    if start == request.computed and stop <= known:
+        request.computed = stop
+        return stop
+    name = request.name
+    facts = [(request.line, f"request {name} arrived"), *request.facts()]
+    if stop > known:
+        message = (
+            f"request {name} computes positions up to {stop - 1}, but it has {len(request.symbols)} tokens"
+        )
+        state.report("KV-BLOCK-042", line, message, facts)
+        stop = known
+    if start != request.computed and start < stop:
+        if start > request.computed:
+            what = f"without positions {request.computed} to {start - 1}, which nobody computed"
+        else:
+            what = f"again: {request.computed} positions are computed"
+        state.report(
+            "KV-BLOCK-040", line, f"request {name} computes positions {start} to {stop - 1} {what}", facts
+        )
+    request.computed = max(request.computed, stop)
+    return stop
+
+
+def _read_table(state: State, line: int, request: Request, start: int, stop: int) -> None:
+    """Judge what tokens start to stop − 1 attend to, in every group."""
+    for group, window in enumerate(state.windows):
+        first = 0 if window is None else max(0, start - window + 1)
+        _read_group(state, line, request, group, max(first, request.verified), stop)
+    request.verified = max(request.verified, stop)
+
+
+def _read_group(state: State, line: int, request: Request, group: int, start: int, stop: int) -> None:
+    """Judge positions start to stop − 1 of a group, and report the first block that is wrong."""
+    size, table = state.sizes[group], request.tables[group]
+    if start >= stop:
+        return
+    for index in range(start // size, (stop - 1) // size + 1):
+        base = index * size
+        block = table[index] if index < len(table) else -1
+        if block < 0:
+            _no_block(state, line, request, "reads", max(start, base), index, table, size)
+            return
+        lo, hi = max(start - base, 0), min(stop - base, size)
+        if read_fault(state, line, request, block, state.blocks[block], lo, hi, base):
+            return
+
+
+def _no_block(
+    state: State,
+    line: int,
+    request: Request,
+    doing: str,
+    position: int,
+    index: int,
+    table: list[int],
+    size: int,
+) -> None:
+    """Report that a position lies in no block."""
+    if request.freed and (index < len(table) or not table):
+        what = f"in a block that it let go of (entry {index} of its table)"
+        rule = "KV-BLOCK-043"
+    else:
+        what = f"but its table has {len(table)} blocks of {size}"
+        rule = "KV-BLOCK-020"
+    message = f"request {request.name} {doing} position {position}, {what}"
+    state.report(rule, line, message, request.facts())
+
+
+def _judge_write(
+    state: State, line: int, request: Request, block: int, known: Block, lo: int, hi: int
+) -> None:
+    """Report a write into a block that others hold, that is published, or that is arriving."""
+    doing = f"request {request.name} writes"
+    fresh = known.covered(lo, hi) == lo and known.at(hi - 1) is None
+    if state.scheduled and known.allocated_by == request.name and fresh:
+        return  # others may have found the block before this request computes it
+    if known.published and lo < known.findable:
+        overwritten(state, line, doing, block, known)
+    elif known.refs - known.pins > 1:
+        if not known.published:
+            overwritten(state, line, doing, block, known)
+        elif not known.disputed:
+            facts = known.facts(block, "allocated", "held", "published")
+            message = f"{doing} into block {block}, which {known.refs - known.pins} requests hold"
+            state.report("KV-BLOCK-022", line, message, facts)
+    else:
+        return
+    state.changed(block, request)
+
+
+def _write_slots(state: State, line: int, request: Request, group: int, start: int, slots: list[int]) -> None:
+    """Write positions from `start` on into the slots that a kernel was told."""
+    size, table, told = state.sizes[group], request.tables[group], False
+    for position, slot in enumerate(slots, start):
+        block, offset = divmod(slot, size)
+        known = state.block(block, line, "write") if slot >= 0 else None
+        if known is None:
+            continue
+        index = position // size
+        expected = table[index] * size + position % size if index < len(table) else -1
+        if slot != expected and not told:
+            told = True
+            _wrong_slot(state, line, request, position, block, known, slot, expected)
+        if slot == expected and (known.refs > 1 or known.published):
+            _judge_write(state, line, request, block, known, offset, offset + 1)
+        known.owner = None
+        known.write(offset, offset + 1, position - offset, request.labels, request.name, line)
+        if slot != expected:
+            state.changed(block)
+
+
+def _wrong_slot(
+    state: State,
+    line: int,
+    request: Request,
+    position: int,
+    block: int,
+    known: Block,
+    slot: int,
+    expected: int,
+) -> None:
+    holders = [r.name for r in state.holders(block)]
+    doing = f"request {request.name} writes position {position} into slot {slot} of block {block}"
+    facts = known.facts(block, "allocated", "held", "freed", "written")
+    if not holders:
+        state.report("KV-BLOCK-043", line, f"{doing}, which nobody holds", facts)
+    elif request.name not in holders:
+        whose = " and ".join(f"request {name}" for name in holders)
+        state.report("KV-BLOCK-022", line, f"{doing}, held by {whose}", facts)
+    else:
+        by_table = (
+            f"by its table it lies in slot {expected}" if expected >= 0 else "its table has no block for it"
+        )
+        state.report("KV-BLOCK-020", line, f"{doing}, but {by_table}", facts)
+
+
+def _judge_reader(state: State, line: int, request: Request, block: int, known: Block) -> None:
+    """Report a read of a block that holds the right values and is not the request's."""
+    if not any(block in table for table in request.tables):
+        facts = known.facts(block, "allocated", "freed", "held")
+        message = f"request {request.name} reads block {block}, which it does not hold"
+        state.report("KV-BLOCK-043", line, message, facts)
+
+
+def _slots(blocks: list[int], start: int, stop: int, size: int) -> list[int]:
+    """Return the slots of positions by the blocks that a kernel was told, the first for `start`."""
+    first = start // size
+    return [
+        blocks[p // size - first] * size + p % size if p // size - first < len(blocks) else -1
+        for p in range(start, stop)
+    ]

@@ -1,0 +1,213 @@
+"""Events of a prefix cache: blocks are published, evicted, hit; states are kept and restored.
+
+Realises: KV-PREFIX-001 hit-own-prefix, KV-PREFIX-002 hit-leaves-one, KV-PREFIX-005 hit-computed,
+KV-PREFIX-015 reset-forgets, KV-PREFIX-017 evicted-not-hit.
+For porters: a hit is judged by what the blocks hold, whatever key found them.
+Source: the chapter on memory, histories.
+"""
+
+from kvref.errors import HistoryError
+from kvref.memory.history import Event
+from kvref.sanitizer.faults import empty, mismatch
+from kvref.sanitizer.findings import Fact
+from kvref.sanitizer.requests import Request
+from kvref.sanitizer.shadow import Block
+from kvref.sanitizer.state import State, ids
+
+
+def publish(state: State, line: int, event: Event) -> None:
+    """`publish`: blocks can be found by others from now on."""
+    blocks, who, size = ids(event), event.get("request"), state.sizes[state.group(event)]
+    count = event.get("count", len(blocks) * size)
+    if -(-count // size) != len(blocks):
+        raise HistoryError(
+            f"publish.count = {count}, which fill {-(-count // size)} blocks of {size}, "
+            f"but publish.blocks names {len(blocks)}; a count is in tokens"
+        )
+    for block in blocks:
+        known = state.block(block, line, "publish")
+        here = min(size, count)
+        count -= here
+        if known is None:
+            continue
+        if not known.refs and not known.published:
+            facts = known.facts(block, "allocated", "freed", "lost")
+            state.report("KV-BLOCK-043", line, f"block {block} is published, but nobody holds it", facts)
+        filled = known.covered(0, here)
+        if filled < here and not state.scheduled:
+            message = f"block {block} is published with {here} tokens, but slot {filled} "
+            why, more = empty(known, filled)
+            facts = known.facts(block, "allocated", "written", *more)
+            state.report("KV-PREFIX-005", line, f"{message}{why}", facts)
+        known.published, known.published_by, known.findable = line, who, here
+        known.lost, known.owner = 0, None
+
+
+def evict(state: State, line: int, event: Event) -> None:
+    """`evict`: blocks and states can no longer be found."""
+    for block in ids(event) if "blocks" in event else ():
+        known = state.block(block, line, "evict")
+        if known is None:
+            continue
+        if not known.published:
+            facts = known.facts(block, "allocated", "published", "lost")
+            state.report("KV-PREFIX-042", line, f"block {block} is evicted, but it is not published", facts)
+        _lose(known, line, "evicted")
+    for snapshot in event.get("snapshots", ()):
+        if state.snapshots.pop(snapshot, None) is None:
+            state.report("KV-PREFIX-042", line, f"snapshot {snapshot} is evicted, but there is none")
+
+
+def reset(state: State, line: int, event: Event) -> None:
+    """`reset`: nothing that was published can be found any more."""
+    for known in state.blocks.values():
+        if known.published:
+            _lose(known, line, "forgotten by a reset")
+    state.snapshots.clear()
+
+
+def hit(state: State, line: int, event: Event) -> None:
+    """`hit`: published blocks join a table, and their tokens count as computed."""
+    request = state.request(event["request"], line, "a hit")
+    if request is None:
+        return
+    group = state.group(event)
+    size, table, blocks = state.sizes[group], request.tables[group], ids(event)
+    start = event.get("start", 0)
+    stop = start + event["count"]
+    first = start // size
+    if -(-stop // size) - first != len(blocks):
+        raise HistoryError(
+            f"hit.count = {event['count']}, which fill {-(-stop // size) - first} blocks of {size}, "
+            f"but hit.blocks names {len(blocks)}; a count is in tokens"
+        )
+    if _misplaced(state, line, request, table, start, first, stop):
+        return
+    told, deferred = False, stop
+    for index, block in enumerate(blocks, first):
+        known = state.blocks.get(block) or (state.block(block, line, "hit") if block >= 0 else None)
+        if known is None:
+            table.append(-1)
+            continue
+        base = index * size
+        lo, hi = max(start - base, 0), min(stop - base, size)
+        if not told:
+            told, fine = _judge_hit(state, line, request, block, known, lo, hi, base)
+            deferred = deferred if fine else min(deferred, base + lo)
+        state.hold(known, request.name, line)
+        request.holds += 1
+        table.append(block)
+    verified = (
+        stop if told else deferred
+    )  # what is wrong is told once; what may still be computed is read later
+    request.verified = verified if request.computed < stop else min(request.verified, verified)
+    request.computed = max(request.computed, stop)
+    request.tail = None
+
+
+def snapshot(state: State, line: int, event: Event) -> None:
+    """`snapshot`: the state after the first tokens of a request is kept."""
+    request, count = state.request(event["request"], line, "a snapshot"), event["count"]
+    if request is None:
+        return
+    if count > request.computed:
+        message = (
+            f"snapshot {event['snapshot']} is the state of request {request.name} after {count} tokens, "
+            f"but {request.computed} are computed"
+        )
+        state.report("KV-PREFIX-005", line, message, request.facts())
+    if len(state.snapshots) >= state.limits.places:
+        raise HistoryError(f"more than {state.limits.places} snapshots are kept, expected at most that")
+    state.snapshots[event["snapshot"]] = (request.labels.label(count - 1), count, request.name, line)
+
+
+def restore(state: State, line: int, event: Event) -> None:
+    """`restore`: a state that was kept becomes the state of a request."""
+    request = state.request(event["request"], line, "a restored state")
+    if request is None:
+        return
+    kept = state.snapshots.get(event["snapshot"])
+    if kept is None:
+        message = f"request {request.name} restores snapshot {event['snapshot']}, which is not kept"
+        state.report("KV-PREFIX-017", line, message)
+        return
+    label, count, who, when = kept
+    fact = (when, f"snapshot {event['snapshot']} of request {who} was taken after {count} tokens")
+    if label == -1 or request.labels.label(count - 1) != label:
+        message = f"request {request.name} restores snapshot {event['snapshot']}, the state of another prefix"
+        state.report("KV-PREFIX-001", line, message, [fact])
+    if request.computed not in (0, count):
+        message = (
+            f"request {request.name} restores a state after {count} tokens, "
+            f"but {request.computed} of its tokens count as computed"
+        )
+        state.report("KV-BLOCK-040", line, message, [fact])
+    request.computed = request.verified = count
+    request.tail = None
+
+
+def _lose(known: Block, line: int, how: str) -> None:
+    known.published, known.lost, known.lost_how = 0, line, how
+    if not known.refs and known.main is not None:
+        known.main.source = None
+
+
+def _misplaced(
+    state: State, line: int, request: Request, table: list[int], start: int, first: int, stop: int
+) -> bool:
+    """Report a hit that finds all, or does not follow what is there; return whether it has no place."""
+    name = request.name
+    if stop >= len(request.symbols):
+        message = (
+            f"request {name} hits {stop} tokens of its {len(request.symbols)}, and has none left to compute"
+        )
+        state.report("KV-PREFIX-002", line, message, [(request.line, f"request {name} arrived")])
+    if request.computed not in (start, stop):
+        message = f"request {name} hits positions {start} to {stop - 1}, but {request.computed} are computed"
+        state.report("KV-BLOCK-040", line, message, request.facts())
+    if len(table) == first:
+        return False
+    message = f"request {name} hits blocks for entry {first} of its table, which has {len(table)} blocks"
+    if request.preempted and not start:
+        blocks = ", ".join(map(str, table[:8]))
+        message = f"request {name} still holds block {blocks} from before it was preempted, and hits others"
+        state.report("KV-BLOCK-044", line, message, request.facts())
+    else:
+        state.report("KV-BLOCK-042", line, message, request.facts())
+    return True
+
+
+def _judge_hit(
+    state: State, line: int, request: Request, block: int, known: Block, lo: int, hi: int, base: int
+) -> tuple[bool, bool]:
+    """Report what is wrong with a block that was hit; return whether it was told, and whether all is well."""
+    found = known.fault(lo, hi, base, request.labels)
+    if found is None and known.published:
+        return False, True
+    doing = f"request {request.name} hits block {block}, which "
+    facts: list[Fact | None] = known.facts(block, "allocated", "published", "written")
+    if not known.published and known.lost:
+        rule = "KV-PREFIX-015" if known.lost_how.endswith("reset") else "KV-PREFIX-017"
+        what = f"was {known.lost_how} and not published since"
+        if found is not None and found[1] is not None:
+            what += f"; it holds what request {found[1].who} wrote"
+        state.report(rule, line, doing + what, [*facts, *known.facts(block, "lost")])
+        return True, False
+    if not known.published and not known.refs:
+        facts += known.facts(block, "freed")
+        state.report("KV-BLOCK-043", line, doing + "nobody holds and nobody has published", facts)
+        return True, False
+    if found is None:
+        return False, True
+    slot, held = found
+    what = f"request {request.name} hits position {base + slot} in slot {slot} of block {block}, "
+    if held is not None:
+        rule, why = mismatch(request, held, slot, base)
+        state.report(rule, line, what + why, facts)
+        return True, False
+    if state.scheduled and known.refs and not known.emptied:
+        return False, False  # it may still be computed before it is read
+    why, more = empty(known, slot)
+    rule = "KV-PREFIX-001" if known.emptied else "KV-PREFIX-005"
+    state.report(rule, line, what + why, [*facts, *known.facts(block, "freed", *more)])
+    return True, False

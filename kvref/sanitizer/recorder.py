@@ -1,0 +1,195 @@
+"""A recorder of histories for engines in Python: one method an event, one line each.
+
+    with Recorder("history.jsonl", num_blocks=1024, block_size=16) as log:
+        log.request(7, prompt)
+        log.allocate(7, blocks)
+        log.compute([7], starts=[0], counts=[len(prompt)])
+
+The file ends with `close` if the block ends without an exception; a history that was cut short has no such
+line, and is not asked whether all was let go. One thread at a time may log.
+
+For porters: every method is a line of JSON; another language needs no more than a print.
+Source: the events of `kvref.memory.events`.
+"""
+
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from kvref.errors import HistoryError
+from kvref.memory.events import EVENTS
+from kvref.memory.fields import SCHEMA
+from kvref.memory.history import Event, check, compressed
+from kvref.memory.namespace import COMMON, Namespace
+from kvref.sanitizer.shadow import Name
+
+Ints = Iterable[int]
+
+
+class Recorder:
+    """Writes a history to a file, gzip if its name ends in `.gz`; fields are those of the event `open`.
+
+    Raises: HistoryError if an event is not well formed; OSError.
+    """
+
+    def __init__(
+        self, path: str | Path, *, num_blocks: int, block_size: int | None = None, **opened: Any
+    ) -> None:
+        first = {"schema": SCHEMA, "num_blocks": num_blocks, "block_size": block_size, **opened}
+        line = _line("open", first)
+        self._file: IO[str] = _opened(Path(path))
+        self._file.write(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file.closed:
+            return
+        if kind is None:
+            self.close()
+        else:
+            self._file.close()
+
+    def log(self, event: str, **fields: Any) -> None:
+        """Log any event by its name; fields that are None are left out."""
+        self._file.write(_line(event, fields))
+
+    def flush(self) -> None:
+        """Let everything that was logged be in the file."""
+        self._file.flush()
+
+    def close(self, *, num_free: int | None = None) -> None:
+        """Log that the engine has let go of all that nobody needs, and close the file."""
+        self.log("close", num_free=num_free)
+        self._file.close()
+
+    def request(self, request: Name, tokens: Ints, namespace: Namespace = COMMON) -> None:
+        """Log that a request arrives with its prompt and namespace."""
+        texts = {
+            name: getattr(namespace, name) or None for name in ("model", "adapter", "adapter_version", "salt")
+        }
+        spans = [vars(span) for span in namespace.spans] or None
+        self.log("request", request=request, tokens=list(tokens), spans=spans, **texts)
+
+    def tokens(self, request: Name, tokens: Ints) -> None:
+        """Log tokens that join one request."""
+        self.log("tokens", request=request, tokens=list(tokens))
+
+    def decode(self, requests: Sequence[Name], tokens: Ints) -> None:
+        """Log one token for each request of a batch."""
+        self.log("decode", requests=list(requests), tokens=list(tokens))
+
+    def truncate(self, request: Name, count: int) -> None:
+        """Log that a request keeps its first tokens."""
+        self.log("truncate", request=request, count=count)
+
+    def fork(self, parent: Name, child: Name) -> None:
+        """Log that a request begins with the tokens and all blocks of another."""
+        self.log("fork", request=child, parent=parent)
+
+    def preempt(self, request: Name) -> None:
+        """Log that a request waits again."""
+        self.log("preempt", request=request)
+
+    def finish(self, request: Name) -> None:
+        """Log that a request has all its tokens."""
+        self.log("finish", request=request)
+
+    def abort(self, request: Name) -> None:
+        """Log that a request ends before that."""
+        self.log("abort", request=request)
+
+    def allocate(self, request: Name, blocks: Ints, *, group: int | None = None) -> None:
+        """Log that free blocks join the end of a table."""
+        self.log("allocate", request=request, blocks=compressed(blocks), group=group)
+
+    def free(self, request: Name, blocks: Ints | None = None) -> None:
+        """Log that a request lets go of some of its blocks, or of all."""
+        self.log("free", request=request, blocks=None if blocks is None else compressed(blocks))
+
+    def copy(
+        self, source: int, target: int, count: int, *, request: Name | None = None, group: int | None = None
+    ) -> None:
+        """Log that the first slots of a block are copied; a request now has the target instead."""
+        self.log("copy", source=source, target=target, count=count, request=request, group=group)
+
+    def replace(self, request: Name, index: int, blocks: Ints, *, group: int | None = None) -> None:
+        """Log that entries of a table become other blocks."""
+        self.log("replace", request=request, index=index, blocks=compressed(blocks), group=group)
+
+    def compute(
+        self,
+        requests: Sequence[Name],
+        starts: Ints,
+        counts: Ints | None = None,
+        *,
+        step: Name | None = None,
+    ) -> None:
+        """Log that a step computes tokens of each request, one if not told, and reads what they attend to."""
+        many = None if counts is None else list(counts)
+        self.log("compute", requests=list(requests), starts=list(starts), counts=many, step=step)
+
+    def write(self, request: Name, start: int, count: int, **where: Any) -> None:
+        """Log that tokens are computed and written; `blocks` or `slots` say where a kernel was told to."""
+        self.log("write", request=request, start=start, count=count, **where)
+
+    def read(self, request: Name, start: int, count: int, *, blocks: Ints | None = None) -> None:
+        """Log that tokens are read."""
+        listed = None if blocks is None else compressed(blocks)
+        self.log("read", request=request, start=start, count=count, blocks=listed)
+
+    def hit(
+        self, request: Name, count: int, blocks: Ints, *, start: int | None = None, group: int | None = None
+    ) -> None:
+        """Log that published blocks join a table; `count` is in tokens."""
+        self.log("hit", request=request, count=count, blocks=compressed(blocks), start=start, group=group)
+
+    def publish(self, blocks: Ints, *, request: Name | None = None, count: int | None = None) -> None:
+        """Log that blocks can be found from now on."""
+        self.log("publish", blocks=compressed(blocks), request=request, count=count)
+
+    def evict(self, blocks: Ints) -> None:
+        """Log that blocks can no longer be found."""
+        self.log("evict", blocks=compressed(blocks))
+
+    def reset(self) -> None:
+        """Log that nothing can be found any more."""
+        self.log("reset")
+
+    def begin(self, step: Name) -> None:
+        """Log that a step begins."""
+        self.log("begin", step=step)
+
+    def end(self, step: Name, *, num_free: int | None = None) -> None:
+        """Log that a step ends."""
+        self.log("end", step=step, num_free=num_free)
+
+
+def _line(event: str, fields: dict[str, Any]) -> str:
+    if event not in EVENTS:
+        raise HistoryError(f"event = {event!r}, expected one of {', '.join(EVENTS)}")
+    said: Event = {"event": event} | {name: value for name, value in fields.items() if value is not None}
+    try:
+        check(said)
+    except HistoryError:
+        said = json.loads(json.dumps(said, default=_plain))  # NumPy's integers become Python's
+        check(said)
+    return json.dumps(said, separators=(",", ":")) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise HistoryError(f"{type(value).__name__} in an event, expected texts, integers and lists of them")
+
+
+def _opened(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "wt", encoding="utf-8", compresslevel=1, newline="\n")
+    return path.open("w", encoding="utf-8", newline="\n")

@@ -1,0 +1,232 @@
+"""Events of steps, transfers and tiers: what is in flight, what was stored, what came back, what was lost.
+
+Realises: KV-BLOCK-004 counts-add-up, KV-BLOCK-011 fenced-free, KV-BLOCK-041 no-starvation.
+For porters: until a transfer ends, what it delivers is not there; if it fails, it never will be.
+Source: the chapter on memory, histories.
+"""
+
+from kvref.errors import HistoryError
+from kvref.memory.history import Event
+from kvref.sanitizer.faults import empty, mismatch
+from kvref.sanitizer.pool import overwritten
+from kvref.sanitizer.requests import Request
+from kvref.sanitizer.shadow import Flight, Name
+from kvref.sanitizer.state import State, ids
+
+_REMEMBERED = 4096
+
+
+def begin(state: State, line: int, event: Event) -> None:
+    """`begin`: a step, or a transfer of blocks."""
+    what = _what(event)
+    name: Name = event[what]
+    if (what, name) in state.flights:
+        state.report("KV-BLOCK-042", line, f"{what} {name} begins twice", [state.flights[what, name].told()])
+    flight = Flight(what, name, line)
+    state.flights[what, name] = flight
+    if what == "step":
+        state.stepped, state.step = True, flight
+        return
+    needed = ("kind", "blocks", "request", "count") if event.get("kind") == "receive" else ("kind", "blocks")
+    for field in needed:
+        if field not in event:
+            raise HistoryError(f"begin has no field {field}, which {event.get('kind', 'a transfer')} needs")
+    flight.kind, flight.request = event["kind"], event.get("request")
+    flight.start, flight.count, flight.blocks = (
+        event.get("start", 0),
+        event.get("count", 0),
+        tuple(ids(event)),
+    )
+    for block in flight.blocks:
+        known = state.block(block, line, "begin")
+        if known is None:
+            continue
+        if not known.refs and not known.published:
+            facts = known.facts(block, "allocated", "freed", "lost")
+            message = f"transfer {name} begins with block {block}, which nobody holds"
+            state.report("KV-BLOCK-043", line, message, facts)
+        known.wait_for(flight)
+        if flight.kind == "receive":
+            if known.published:
+                overwritten(state, line, f"transfer {name} is received", block, known)
+            known.empty(line, f"transfer {name} writes it")
+            known.emptied, known.arriving = 0, flight
+            if known.refs > 1 or known.holder != flight.request:
+                state.changed(block)
+
+
+def end(state: State, line: int, event: Event) -> None:
+    """`end`: a step, or a transfer."""
+    what = _what(event)
+    name: Name = event[what]
+    flight = state.flights.pop((what, name), None)
+    if flight is None:
+        state.report("KV-BLOCK-042", line, f"{what} {name} ends, but it has not begun")
+    else:
+        flight.done = True
+        if what == "step":
+            state.tick(line)
+            state.step = None if state.step is flight else state.step
+        elif flight.kind == "receive":
+            _received(state, line, flight, failed=event.get("failed", False))
+    count_free(state, line, event)
+
+
+def count_free(state: State, line: int, event: Event) -> None:
+    """Hold the engine's count of free blocks to ours; those that wait for a flight may count as either."""
+    if "num_free" not in event:
+        return
+    most = state.capacity - state.held
+    least = most
+    if state.flights:
+        least -= sum(1 for b in state.blocks.values() if not b.refs and any(not f.done for f in b.fences))
+    if not least <= event["num_free"] <= most:
+        holders = [r for r in state.requests.values() if r.holds]
+        message = (
+            f"{event['num_free']} blocks count as free, but {most} of {state.capacity} are held by nobody"
+        )
+        facts = [
+            (r.ended, f"request {r.name} {r.how} and still holds {r.holds} blocks")
+            for r in holders
+            if r.ended
+        ]
+        state.report("KV-BLOCK-004", line, message, facts[:4])
+
+
+def discard(state: State, line: int, event: Event) -> None:
+    """`discard`: what blocks hold is lost, of all blocks if none are named."""
+    everything = "blocks" not in event
+    for block in list(state.blocks) if everything else ids(event):
+        known = state.block(block, line, "discard")
+        if known is not None:
+            known.empty(line, "the pool was discarded" if everything else "the block was discarded")
+    for request in state.requests.values() if everything else ():
+        request.back_to(0)
+    if not everything:
+        for block in ids(event):
+            state.changed(block)
+
+
+def store(state: State, line: int, event: Event) -> None:
+    """`store`: what blocks hold is kept in a tier."""
+    tier = event["tier"]
+    for key, block in _pairs(state, event):
+        known = state.block(block, line, "store")
+        if known is None:
+            continue
+        if (tier, key) not in state.cells:
+            state.stored[tier] = state.stored.get(tier, 0) + 1
+            if len(state.cells) >= state.limits.places:
+                raise HistoryError(
+                    f"tiers hold more than {state.limits.places} blocks, expected at most that"
+                )
+            if state.stored[tier] > state.tiers.get(tier, state.stored[tier]):
+                message = (
+                    f"tier {tier} holds {state.stored[tier]} blocks, but it has {state.tiers[tier]} places"
+                )
+                state.report("KV-BLOCK-004", line, message)
+        state.cells[tier, key] = (tuple(known.copied(max(state.sizes), None)), line)
+
+
+def load(state: State, line: int, event: Event) -> None:
+    """`load`: blocks hold what was stored, and the first tokens of a request count as computed."""
+    request = state.request(event["request"], line, "a load") if "request" in event else None
+    told = False
+    for key, block in _pairs(state, event):
+        known = state.block(block, line, "load")
+        if known is None:
+            continue
+        doing = f"{event['tier']} {key} is loaded"
+        if not known.refs:
+            facts = known.facts(block, "allocated", "freed")
+            state.report("KV-BLOCK-043", line, f"{doing} into block {block}, which nobody holds", facts)
+        elif known.published or known.refs - known.pins > 1:
+            overwritten(state, line, doing, block, known)
+        cell = state.cells.get((event["tier"], key))
+        if cell is None:
+            dropped = state.dropped.get((event["tier"], key), 0)
+            state.report(
+                "KV-PREFIX-017", line, f"{doing}, which is not stored", [(dropped, f"{key} was dropped")]
+            )
+        parts, stored = cell or ((), 0)
+        known.empty(line, "")
+        known.emptied = 0
+        known.older, known.main = tuple(parts[:-1]), parts[-1] if parts else None
+        if request is not None and not told and cell is not None:
+            told = _judge_loaded(state, line, request, block, stored, event)
+        if request is None or known.refs > 1 or known.holder != request.name:
+            state.changed(block, request)
+    if request is not None:
+        request.computed = max(request.computed, event.get("count", 0))
+        request.verified = request.computed if told else 0
+        request.tail = None
+
+
+def drop(state: State, line: int, event: Event) -> None:
+    """`drop`: places of a tier are given up."""
+    tier = event["tier"]
+    for key in event["keys"]:
+        if state.cells.pop((tier, key), None) is None:
+            state.report("KV-PREFIX-042", line, f"{tier} {key} is dropped, but it is not stored")
+            continue
+        state.stored[tier] -= 1
+        state.dropped[tier, key] = line
+        if len(state.dropped) > _REMEMBERED:
+            state.dropped.popitem(last=False)
+
+
+def _what(event: Event) -> str:
+    if ("step" in event) == ("transfer" in event):
+        raise HistoryError(f"{event['event']} has both or none of step and transfer, expected one of them")
+    return "step" if "step" in event else "transfer"
+
+
+def _pairs(state: State, event: Event) -> list[tuple[Name, int]]:
+    blocks = ids(event)
+    if len(blocks) != len(event["keys"]):
+        raise HistoryError(
+            f"{event['event']}.keys has {len(event['keys'])} items, expected {len(blocks)}, one a block"
+        )
+    return list(zip(event["keys"], blocks, strict=True))
+
+
+def _received(state: State, line: int, flight: Flight, *, failed: bool) -> None:
+    """Let blocks hold what a transfer delivered: tokens of its request that another machine computed."""
+    request = None if flight.request is None else state.requests.get(flight.request)
+    size, stop = state.sizes[0], flight.start + flight.count
+    for at, block in enumerate(flight.blocks):
+        known = state.blocks.get(block)
+        if known is None or known.arriving is not flight:
+            continue
+        known.arriving = None
+        base = (flight.start // size + at) * size
+        lo, hi = max(flight.start - base, 0), min(stop - base, size)
+        if failed:
+            known.emptied, known.emptied_how = line, f"{flight.title} failed"
+        elif request is not None and lo < hi:
+            known.write(lo, hi, base, request.labels, request.name, line)
+    if request is not None and not failed and not request.ended:
+        if request.computed == flight.start:
+            request.computed = stop
+        request.tail = None
+
+
+def _judge_loaded(state: State, line: int, request: Request, block: int, stored: int, event: Event) -> bool:
+    """Report a block of a request's table that was loaded with what is not the request's own."""
+    place, known = state.place(request, block), state.blocks[block]
+    if place is None:
+        return False
+    size = state.sizes[place[0]]
+    base = place[1] * size
+    stop = min(event.get("count", base + size), base + size)
+    found = known.fault(0, max(0, stop - base), base, request.labels)
+    if found is None:
+        return False
+    slot, held = found
+    doing = f"request {request.name} loads position {base + slot} into slot {slot} of block {block}, "
+    rule, why = (
+        ("KV-PREFIX-005", empty(known, slot)[0]) if held is None else mismatch(request, held, slot, base)
+    )
+    facts = [*known.facts(block, "allocated", "written"), (stored, f"it was stored in {event['tier']}")]
+    state.report(rule, line, doing + why, facts)
+    return True
