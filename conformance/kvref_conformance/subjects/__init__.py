@@ -9,6 +9,8 @@ Importing this package imports no implementation.
 BUILT_IN = {
     "tiled": "kvref_conformance.subjects.tiled:Tiled",
     "bitwise": "kvref_conformance.subjects.bitwise:Bitwise",
+    "lists": "kvref_conformance.subjects.lists:Lists",
+    "reference_memory": "kvref_conformance.subjects.reference_memory:ReferenceMemory",
     "torch": "kvref_conformance.subjects.torch_sdpa:TorchSDPA",
     "torch_static_cache": "kvref_conformance.subjects.torch_static_cache:TorchStaticCache",
     "torch_flex": "kvref_conformance.subjects.torch_flex:TorchFlex",
@@ -44,4 +46,5 @@ BUILT_IN = {
     "vllm_int4": "kvref_conformance.subjects.vllm_int4:VllmInt4",
     "vllm_int8": "kvref_conformance.subjects.vllm_int8:VllmInt8",
     "sglang_mx16": "kvref_conformance.subjects.sglang_mx16:SglangMX16",
+    "vllm_kv_cache_manager": "kvref_conformance.subjects.vllm_kv_cache_manager:VllmKVCacheManager",
 }

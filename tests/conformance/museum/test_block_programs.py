@@ -10,11 +10,14 @@ from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.journal import Entry, Journaled
 from kvref_conformance.managers import MANAGERS
 from kvref_conformance.museum import block_allocator, block_sharing, block_tables
+from kvref_conformance.museum.diagnose_managers import diagnose_manager
 from kvref_conformance.museum.exhibit import Exhibit
+from kvref_conformance.oracle import Oracle
 from kvref_conformance.programs.breach import Breach
 from kvref_conformance.programs.drawn import draw_case
 from kvref_conformance.programs.running import run
 from kvref_conformance.programs.shrinking import shrink_program, steps_of
+from kvref_conformance.runner.evaluate import evaluate, plan
 from kvref_conformance.subjects.lists import Lists
 
 EXHIBITS: dict[str, Exhibit] = {
@@ -83,6 +86,19 @@ def test_no_step_of_the_program_can_be_left_out(name: str) -> None:
     for at in range(len(steps) if len(steps) > 1 else 0):
         shorter = "; ".join(steps[:at] + steps[at + 1 :])
         assert not breaks(exhibit, case.with_options(**{PROGRAM: shorter})), shorter
+
+
+@pytest.mark.parametrize("name", EXHIBITS)
+def test_fault_is_recognised(name: str) -> None:
+    """The failing program and what was given are enough to name the fault again."""
+    exhibit = EXHIBITS[name]
+    host, claims = InProcessHost(exhibit.subject()), exhibit.subject.claims
+    planned = plan(host.hello().verbs, claims, "quick")
+    for requirement in exhibit.breaks:
+        ran = ((check, case) for check, case in planned if check.requirement == requirement)
+        found = ((check, evaluate(check, case, host, Oracle(claims))) for check, case in ran)
+        check, evidence = next(pair for pair in found if pair[1].status == "fail")
+        assert name in [match.exhibit.name for match in diagnose_manager(check, evidence, claims)]
 
 
 @pytest.mark.parametrize("name", EXHIBITS)
