@@ -8,9 +8,13 @@ Events come as a JSON list. An event is an object with a `type`, as vLLM publish
 
 Other fields may stand beside these: adapter, medium, group.
 A hash is an integer or a text. An event may also be a list: the type, then the values in this order.
+
+Under the choice `event-copies: each_copy` a hash is told once for each block that holds it, and is there
+until it was removed as often.
 """
 
 import json
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,11 +44,15 @@ class Mirror:
 
     ledger: Ledger
     log: Log
+    each_copy: bool = False
+    """Whether events tell of each copy of a block, and not of the hash once."""
     offered: bool = True
     stored: dict[Hashable, Meaning] = field(default_factory=dict)
     """Hash -> the hash before it, and the tokens of the block."""
     meanings: dict[Hashable, Meaning] = field(default_factory=dict)
     """The same of every hash that ever was."""
+    copies: Counter[Hashable] = field(default_factory=Counter)
+    """How often a hash that is stored was told again, where each copy is told."""
     cleared: set[Hashable] = field(default_factory=set)
     _plain: bool = True
     _run: int | None = None
@@ -95,21 +103,26 @@ class Mirror:
         if self.offered and self.stored:
             said = f"{len(self.stored)} blocks are stored by the events after a reset"
             self.log.breach(said, "KV-PREFIX-045")
-        self.cleared |= self.stored.keys()
-        self.stored.clear()
+        self._clear()
 
     def _apply(self, event: Mapping[str, Any]) -> None:
         if event["type"] == "AllBlocksCleared":
-            self.cleared |= self.stored.keys()
-            self.stored.clear()
+            self._clear()
         elif event["type"] == "BlockRemoved":
             for own in event["block_hashes"]:
                 self._remove(own)
         else:
             self._store(event)
 
+    def _clear(self) -> None:
+        self.cleared |= self.stored.keys()
+        self.stored.clear()
+        self.copies.clear()
+
     def _remove(self, own: Hashable) -> None:
-        if self.stored.pop(own, None) is None:
+        if self.copies[own]:
+            self.copies[own] -= 1
+        elif self.stored.pop(own, None) is None:
             requirement = "KV-PREFIX-045" if own in self.cleared else "KV-PREFIX-042"
             self.log.breach(f"BlockRemoved names {own}, which is not stored", requirement)
 
@@ -123,7 +136,9 @@ class Mirror:
             requirement = "KV-PREFIX-045" if parent in self.cleared else "KV-PREFIX-040"
             self.log.breach(f"BlockStored follows {parent}, which is not stored", requirement)
         for at, own in enumerate(hashes):
-            if own in self.stored:
+            if own in self.stored and self.each_copy:
+                self.copies[own] += 1
+            elif own in self.stored:
                 self.log.breach(f"BlockStored names {own}, which is stored already", "KV-PREFIX-041")
             meaning = (parent, tuple(tokens[at * size : at * size + size]))
             if self.meanings.setdefault(own, meaning) != meaning:

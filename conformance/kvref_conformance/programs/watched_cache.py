@@ -34,7 +34,7 @@ class WatchedCache:
         self.capacity = self.num_blocks - self.null
         self.cells = Cells(weak="hash_bits" in case.options)
         self.ledger = Ledger.under(claims, case.block_size, self.capacity)
-        self.mirror = Mirror(self.ledger, log)
+        self.mirror = Mirror(self.ledger, log, claims.choice("event-copies") == "each_copy")
         self.order = Order(claims.choice("eviction-order"), self.capacity, case.block_size)
         self.live: dict[int, Live] = {}
         self.twice: set[int] = set()
