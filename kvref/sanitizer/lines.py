@@ -21,6 +21,7 @@ from kvref.memory.history import Event, check, shown
 #: Longest line in bytes; two million tokens fit.
 MAX_LINE = 16 << 20
 _CHUNK = 1 << 18
+_INT = frozenset({int})
 
 Loads = Callable[[bytes], Any]
 
@@ -33,13 +34,13 @@ def events(stream: BinaryIO, name: str, loads: Loads | None = None) -> Iterator[
     parse = loads or fastest()
     number = 0
     try:
-        for number, raw in _lines(_unpacked(stream)):
+        for number, raw in numbered_lines(unpacked(stream)):
             if len(raw) < 3 and not raw.strip():
                 continue
             event = parse(raw)
             check(event)
             if raw.count(b'"') != 2 * len(event) + 2:  # texts besides the names and the kind
-                _check_names(raw, event)
+                check_names(raw, event)
             yield number, event
     except HistoryError as error:
         raise HistoryError(f"{name}:{number}: {error}") from None
@@ -71,13 +72,13 @@ def standard(raw: bytes) -> Any:
     return value
 
 
-def _unpacked(stream: BinaryIO) -> io.BufferedIOBase:
+def unpacked(stream: BinaryIO) -> io.BufferedIOBase:
     """Return the bytes of a stream, unpacked if it begins like gzip."""
     plain = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream))
     return gzip.GzipFile(fileobj=plain) if plain.peek(2)[:2] == b"\x1f\x8b" else plain
 
 
-def _lines(stream: io.BufferedIOBase) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(stream: io.BufferedIOBase) -> Iterator[tuple[int, bytes]]:
     """Split a stream into numbered lines."""
     number, pieces, size = 0, [b""], 0
     while chunk := stream.read1(_CHUNK):
@@ -98,7 +99,7 @@ def _lines(stream: io.BufferedIOBase) -> Iterator[tuple[int, bytes]]:
         yield number + 1, b"".join(pieces)
 
 
-def _check_names(raw: bytes, event: Event) -> None:
+def check_names(raw: bytes, event: Event) -> None:
     """Check that no object of a line has a name twice: the parser would have kept one of the two."""
     if raw.count(b'"') != 2 * _texts(event):
         json.loads(raw, object_pairs_hook=_apart)
@@ -110,7 +111,7 @@ def _texts(value: Any) -> int:
     if kind is str:
         return 1
     if kind is list:
-        return sum(map(_texts, value))
+        return 0 if _INT.issuperset(map(type, value)) else sum(map(_texts, value))
     return len(value) + sum(map(_texts, value.values())) if kind is dict else 0
 
 
