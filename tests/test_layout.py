@@ -110,7 +110,7 @@ def test_reference_needs_numpy_alone(path: Path) -> None:
 
 
 #: The built-in subjects, which exhibits change.
-OWN = [path for name in ("tiled", "bitwise") for path in modules(CONFORMANCE / "subjects" / name)]
+OWN = [path for name in ("tiled", "bitwise", "lists") for path in modules(CONFORMANCE / "subjects" / name)]
 
 
 @pytest.mark.parametrize("path", OWN, ids=name_of)

@@ -6,6 +6,7 @@ import pytest
 
 from kvref_conformance.cases import Case, opening
 from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import Failed
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.programs.running import Run, run
 from kvref_conformance.subjects.lists import Lists
@@ -189,3 +190,14 @@ def test_count_that_is_wrong_once_is_told_once() -> None:
 def test_lists_claim_what_they_do() -> None:
     """The honest subject is held to a declared order."""
     assert Lists.claims.choice("free-order") == "fifo"
+
+
+def test_answer_of_another_form_is_no_refusal() -> None:
+    """Whoever gives None in place of raising has not refused, and no caller would notice."""
+
+    class Mute(ListAllocator):
+        def allocate(self, num_blocks: int) -> list[int]:
+            return super().allocate(num_blocks) if num_blocks <= len(self.free_blocks) else None  # type: ignore[return-value]
+
+    with pytest.raises(Failed, match="expected a list"):
+        performed("allocate 0 9", Mute)

@@ -24,8 +24,8 @@ INTERPRETERS = {
     "block_keys": "keys",
     "block_index": "index",
 }
-#: Failures that say the subject is gone, not that it refused.
-GONE = ("crash", "timeout", "protocol", "unsupported")
+#: Failures that are no refusal: the subject is gone, or gave something, in a form that cannot be read.
+NO_REFUSAL = ("crash", "timeout", "protocol", "unsupported", "shape", "dtype")
 
 
 class Session(Protocol):
@@ -89,12 +89,12 @@ def run(program: str, session: Session, case: Case, claims: Claims) -> Run:
 def attempt(session: Session, operation: str, /, **arguments: Any) -> Mapping[str, Any] | Failed:
     """Perform an operation, and return what it gives, or the failure if it was refused or raised anything.
 
-    Raises: Failed if the subject is gone.
+    Raises: Failed if the subject is gone, or what it gives cannot be read.
     """
     try:
         return session.do(operation, **arguments)
     except Failed as failed:
-        if failed.kind in GONE:
+        if failed.kind in NO_REFUSAL:
             raise
         return failed
 
