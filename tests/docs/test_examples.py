@@ -38,6 +38,28 @@ def test_example_cache_conforms_to_what_it_declares(examples: Path) -> None:
     assert declared.returncode == 0, declared.stdout + declared.stderr
 
 
+@pytest.mark.parametrize(
+    ("example", "operations"), [("my_pool", "allocate, free, touch, num_free"), ("my_prefix_cache", "admit")]
+)
+def test_example_managers_are_conformant(example: str, operations: str, examples: Path) -> None:
+    """What the docs show as a correct manager keeps all it offers, and no drawn program breaches anything."""
+    done = run(kvref("check", f"{example}.py:Subject", "--no-finds"), examples)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"offers {operations}" in done.stdout
+    options = ["--in-process", "--fuzz", "2", "--seed", "5", "--out", "finds"]
+    searched = run(kvref("check", f"{example}.py:Subject", *options), examples)
+    assert searched.returncode == 0, searched.stdout + searched.stderr
+
+
+def test_forgetful_pool_is_shown_as_the_docs_say(examples: Path) -> None:
+    """Three steps, the third marked, and the fault by its name in the museum."""
+    done = run(kvref("check", "forgetful_pool.py:Subject", "--no-finds"), examples)
+    assert done.returncode == 1
+    assert "KV-BLOCK-005" in re.findall(r"^FAIL  (\S+)", done.stdout, re.MULTILINE)
+    assert re.search(r"^ +0  allocate 0 1$\n^ +1  touch 0$\n^ +>   2  free 0$", done.stdout, re.MULTILINE)
+    assert "as if: a second holder was not counted" in done.stdout
+
+
 def test_example_of_what_a_format_costs(examples: Path) -> None:
     """Every format is listed, and no error is past its bound, which the example asserts itself."""
     done = run([sys.executable, "format_cost.py"], examples)
@@ -91,6 +113,7 @@ def test_docstrings_print_what_they_show(path: Path) -> None:
     [
         ("write_kv.cpp", ["-I", str(ROOT / "conformance" / "harness")]),
         ("quantize_kv.cpp", ["-I", str(ROOT / "conformance" / "harness")]),
+        ("block_allocator.cpp", ["-I", str(ROOT / "conformance" / "harness")]),
         ("paged_attention.cpp", []),
     ],
 )
@@ -108,14 +131,15 @@ def test_cpp_harness_works(source: str, include: list[str], examples: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_cpp_example_is_conformant(examples: Path) -> None:
-    """The twenty lines of C++ keep every requirement of the verb they claim."""
+@pytest.mark.parametrize("example", ["write_kv", "block_allocator"])
+def test_cpp_example_is_conformant(example: str, examples: Path) -> None:
+    """A kernel and a manager in a page of C++ each keep every requirement of what they claim."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("g++ is not installed")
-    program = examples / "write_kv"
+    program = examples / example
     include = str(ROOT / "conformance" / "harness")
-    command = [compiler, "-std=c++17", "-O2", "-I", include, "-o", str(program), "write_kv.cpp"]
+    command = [compiler, "-std=c++17", "-O2", "-I", include, "-o", str(program), f"{example}.cpp"]
     subprocess.run(command, cwd=examples, check=True)
     done = run(kvref("check", "--exec", str(program), "--no-finds"), examples)
     assert done.returncode == 0, done.stdout + done.stderr
