@@ -217,7 +217,7 @@ class RadixCache:
             below=live.node,
             priority=live.priority,
             counted=live.num_inserted,
-            grow=outputs and live.grows,
+            grow=live.grows,
         )
         if result.duplicates:
             self._pool.free(result.duplicates)

@@ -234,6 +234,35 @@ def test_namespaces_share_nothing() -> None:
     assert sorted(tree.clear()) == [0, 1, 10, 11, 20, 21]
 
 
+def test_namespace_without_prefixes_is_forgotten() -> None:
+    """A salt a tenant must not be a root a tenant for ever: who was there last takes it along."""
+    tree = RadixTree()
+    for salt in "ab":
+        put(tree, "xy", 10 * (salt == "b"), namespace=Namespace(salt=salt))
+    locked = tree.match(held("x"), Namespace(salt="a")).node
+    tree.lock(locked)
+    waiting = tree.match(held("x"), Namespace(salt="c")).node
+    tree.lock(waiting)
+    tree.evict(9)
+    assert len(tree._roots) == 2
+    tree.unlock(waiting)
+    tree.unlock(locked)
+    assert tree.evict(9) == [0]
+    assert tree._roots == {}
+
+
+def test_rest_of_a_node_is_no_part_of_what_is_taken() -> None:
+    """A prefix takes its own blocks out of what can be evicted, and not those behind it."""
+    tree = RadixTree()
+    put(tree, "abcdef", 0)
+    assert tree.num_takeable(tree.find(held("abx"))) == 2
+    assert tree.num_takeable(tree.find(held("abcdef"))) == 6
+    assert tree.num_takeable(tree.find(held("x"))) == 0
+    tree.lock(tree.match(held("abc")).node)
+    assert tree.num_takeable(tree.find(held("abcde"))) == 2
+    assert tree.num_takeable(tree.find(held("ab"))) == 0
+
+
 def test_contents_hold_the_rows_of_their_block() -> None:
     """A span concerns the blocks it lies in, by which of its rows lie where."""
     tokens = [7] * 12

@@ -17,6 +17,7 @@ from kvref.errors import ArgumentError, KVError, OutOfBlocksError, OwnershipErro
 from kvref.memory.namespace import COMMON, Namespace, Span
 from kvref.memory.profiles import PROFILES, Profile
 from kvref.memory.radix_cache import CANONICAL, RadixCache
+from kvref.memory.radix_contents import block_contents
 
 SGLANG = PROFILES["sglang"]
 TURN = list[tuple[list[int], list[int]]]
@@ -34,6 +35,11 @@ def serve(cache: RadixCache, request: int, tokens: Any, **how: Any) -> int:
     hit = compute(cache, request, tokens, **how)
     cache.finish(request)
     return hit
+
+
+def cached(cache: RadixCache, tokens: Any) -> int:
+    """How many blocks the tree has of a prefix; asking changes nothing."""
+    return cache._tree.find(block_contents(tokens, cache.block_size)).num_blocks
 
 
 def served(profile: Profile, requests: TURN) -> tuple[int, int]:
@@ -205,7 +211,7 @@ def test_outputs_wait_where_the_profile_says() -> None:
 
 def test_finished_is_when_the_profile_says() -> None:
     """Nothing of a live request is hit, all of a finished one is, and nothing of an aborted one."""
-    cache = RadixCache(16, replace(CANONICAL, publish="finished"), 2)
+    cache = RadixCache(32, replace(CANONICAL, publish="finished"), 2)
     compute(cache, 0, range(6))
     compute(cache, 1, [7, 8, 9])
     assert cache.admit(2, range(6)).num_cached_tokens == 0
@@ -213,6 +219,22 @@ def test_finished_is_when_the_profile_says() -> None:
     cache.finish(0)
     cache.abort(1)
     assert (serve(cache, 2, range(6)), serve(cache, 3, [7, 8, 9])) == (4, 0)
+    compute(cache, 4, range(20, 26))
+    cache.extend(4, range(26, 30))
+    cache.commit(4)
+    cache.finish(4)
+    assert [len(node.blocks) for node in cache._tree.nodes()][-2:] == [3, 2]
+
+
+def test_step_that_was_not_run_is_not_published() -> None:
+    """A request ends with tokens scheduled: whoever comes next hits what was computed."""
+    for end in (RadixCache.finish, RadixCache.abort):
+        cache = RadixCache(16, block_size=2)
+        cache.admit(0, range(8), max_new_tokens=4)
+        cache.commit(0)
+        cache.extend(0)
+        end(cache, 0)
+        assert serve(cache, 1, range(8)) == 4
 
 
 def test_answer_goes_before_the_question() -> None:
@@ -247,17 +269,28 @@ def test_admission_evicts_what_it_may() -> None:
 
 
 def test_hit_uses_up_what_is_free() -> None:
-    """Two blocks are cached and two free: with a hit on both, two are left, not four."""
-    cache = RadixCache(4, block_size=2)
-    serve(cache, 0, range(4))
-    compute(cache, 1, range(4))
-    assert cache.num_free == 2  # the hit of one block is held, one more was computed again
-    before = graph_of(cache)
-    with pytest.raises(OutOfBlocksError, match="3 blocks are needed, but 2 of 4 can be had"):
-        cache.admit(2, [*range(2), *range(50, 56)])
-    assert graph_of(cache) == before
-    assert cache.admit(2, [*range(2), *range(50, 54)]).num_cached_tokens == 2
-    assert cache.num_free == 0
+    """Of 6 blocks that can be had, a hit holds 2: then 4 new ones are given, and 5 are refused."""
+    for new, fits in ((4, True), (5, False)):
+        cache = RadixCache(8, block_size=2)
+        serve(cache, 0, range(4))
+        compute(cache, 1, range(20, 24))
+        assert cache.num_free == 6
+        prompt, before = [*range(4), *range(50, 50 + 2 * new)], graph_of(cache)
+        if fits:
+            assert cache.admit(2, prompt).num_cached_tokens == 4
+            assert cache.num_free == 0
+        else:
+            with pytest.raises(OutOfBlocksError, match="5 blocks are needed, but 4 of 8 can be had"):
+                cache.admit(2, prompt)
+            assert graph_of(cache) == before
+
+
+def test_rest_of_the_node_that_is_hit_may_be_evicted() -> None:
+    """All 8 blocks are one node; a request hits 2 of them and gets the other 6."""
+    cache = RadixCache(8, block_size=2)
+    serve(cache, 0, range(16))
+    assert serve(cache, 1, [*range(4), *range(50, 62)]) == 4
+    assert cache.evictions == 6
 
 
 def test_extension_is_refused_as_a_whole() -> None:
@@ -307,17 +340,32 @@ def test_namespaces_and_media_are_apart() -> None:
     assert [serve(cache, at, [5] * 11, namespace=space) for at, space in enumerate(spaces)] == [10] * 9
 
 
+def test_image_at_the_end_of_a_prompt_is_in_its_block() -> None:
+    """The block is filled by decoded tokens, and holds a row of the image all the same."""
+    cats, dogs = (
+        Namespace(spans=(Span(kind="media", digest=d, offset=4, length=1),)) for d in ("cat", "dog")
+    )
+    cache = RadixCache(16, block_size=2)
+    compute(cache, 0, [5] * 5, namespace=cats)
+    cache.extend(0, [6, 6])
+    cache.commit(0)
+    cache.finish(0)
+    prompt = [5] * 5 + [6, 6]
+    assert serve(cache, 1, prompt, namespace=dogs) == 4
+    assert serve(cache, 2, prompt, namespace=cats) == 6
+
+
 def test_lower_priority_goes_first() -> None:
     """TensorRT-LLM's order: priority, then the longest unused; a request that names none has 35."""
     cache = RadixCache(6, "tensorrt-llm", 2)
-    serve(cache, 0, range(4), priority=10)
-    serve(cache, 1, range(10, 14), priority=80)
-    serve(cache, 2, range(20, 24))
-    serve(cache, 3, range(30, 34), priority=80)
-    assert cache.evictions == 2  # request 0's
-    assert serve(cache, 4, range(10, 14), priority=0) == 2
-    assert cache.evictions == 3  # one of request 2's, though request 1's are older
-    assert serve(cache, 5, range(20, 24)) == 2
+    serve(cache, 0, range(4), priority=80)
+    serve(cache, 1, range(10, 14))
+    serve(cache, 2, range(20, 24), priority=10)
+    left = [[2, 2, 0], [2, 0, 0], [2, 0, 0]]
+    for request, priority, expected in ((3, 35, left[0]), (4, 81, left[1]), (5, 82, left[2])):
+        serve(cache, request, range(10 * request, 10 * request + 4), priority=priority)
+        assert [cached(cache, range(first, first + 4)) for first in (0, 10, 20)] == expected
+    assert [cached(cache, range(first, first + 4)) for first in (30, 40, 50)] == [0, 2, 2]
 
 
 def test_profiles_a_tree_cannot_follow_are_refused() -> None:
@@ -365,7 +413,13 @@ PROFILES_HERE = [
     replace(SGLANG, cached_outputs=False, policy="lfu", outputs_wait=False),
     replace(CANONICAL, policy="mru", plain="back"),
 ]
-token_lists = st.lists(st.integers(0, 1), min_size=1, max_size=12)
+#: Beginnings of one of two documents, and some tokens behind.
+token_lists = st.builds(
+    lambda which, count, tail: [which, *range(10, 10 + count), *tail],
+    st.integers(0, 1),
+    st.integers(0, 11),
+    st.lists(st.integers(0, 1), max_size=3),
+)
 spaces = st.sampled_from(
     [
         COMMON,
