@@ -12,6 +12,7 @@ import click
 import kvref
 from kvref.cli.check import check
 from kvref.cli.museum import museum
+from kvref.cli.sanitize import sanitize
 from kvref.cli.show import show
 from kvref.cli.smoke import smoke
 from kvref.cli.spec import spec
@@ -27,5 +28,5 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-for _command in (check, smoke, spec, museum, show, trace):
+for _command in (check, smoke, spec, museum, show, trace, sanitize):
     main.add_command(_command)

@@ -142,9 +142,8 @@ def _count_computed(state: State, line: int, request: Request, start: int, stop:
             what = f"without positions {request.computed} to {start - 1}, which nobody computed"
         else:
             what = f"again: {request.computed} positions are computed"
-        state.report(
-            "KV-BLOCK-040", line, f"request {name} computes positions {start} to {stop - 1} {what}", facts
-        )
+        which = f"position {start}" if stop == start + 1 else f"positions {start} to {stop - 1}"
+        state.report("KV-BLOCK-040", line, f"request {name} computes {which} {what}", facts)
     request.computed = max(request.computed, stop)
     return stop
 

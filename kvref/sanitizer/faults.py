@@ -8,7 +8,7 @@ Source: the chapter on memory.
 """
 
 from kvref.memory.labels import ROWS, Labels, without_namespace
-from kvref.memory.namespace import written
+from kvref.memory.namespace import Span, written
 from kvref.sanitizer.requests import Request
 from kvref.sanitizer.shadow import Block, Written
 from kvref.sanitizer.state import State
@@ -89,28 +89,24 @@ def _other_namespace(labels: Labels, source: Labels, position: int) -> tuple[str
 def _other_rows(labels: Labels, source: Labels, start: int, position: int) -> tuple[str, str]:
     """Return requirement and words if the tokens are the same where neither has rows, and the rows differ."""
     ours, theirs = labels.namespace.spans, source.namespace.spans
-    mine = [s for s in ours if s not in theirs and s.offset <= position]
-    others = [s for s in theirs if s not in ours and s.offset <= position]
-    if not mine and not others:
+    mine = next((s for s in ours if s not in theirs and s.offset <= position), None)
+    other = next((s for s in theirs if s not in ours and s.offset <= position), None)
+    if mine is None and other is None:
         return "", ""
     for at in range(start, position + 1):
         a, b = labels.symbol(at), source.symbol(at)
         if a != b and a < ROWS and b < ROWS:
             return "", ""
-    span = (others or mine)[0]
-    if (
-        mine
-        and others
-        and (mine[0].kind, mine[0].digest) == (span.kind, span.digest)
-        and span.kind == "media"
-    ):
-        return (
-            "KV-PREFIX-011",
-            f"rows of {span.digest!r} from position {span.offset} instead of {mine[0].offset}",
-        )
-    rule = "KV-PREFIX-010" if span.kind == "media" else "KV-PREFIX-012"
-    expected = f"those of {mine[0].digest!r}" if mine else "tokens"
-    return (
-        rule,
-        f"rows of {span.digest!r} instead of {expected}" if others else f"tokens instead of {expected}",
-    )
+    mine, other = _at(ours, position) or mine, _at(theirs, position) or other
+    found = "a token" if other is None else f"a row of {other.kind} {other.digest!r}"
+    expected = "a token" if mine is None else f"a row of {mine.kind} {mine.digest!r}"
+    if "embeddings" in (mine and mine.kind, other and other.kind):
+        rule = "KV-PREFIX-012"
+    else:
+        same = {s.digest for s in ours} == {s.digest for s in theirs}
+        rule = "KV-PREFIX-011" if same else "KV-PREFIX-010"
+    return rule, f"{found} instead of {expected}" if found != expected else f"{found} from another position"
+
+
+def _at(spans: tuple[Span, ...], position: int) -> Span | None:
+    return next((span for span in spans if span.offset <= position < span.stop), None)

@@ -185,7 +185,8 @@ def _judge_free(state: State, line: int, request: Request, block: int, known: Bl
             else:
                 rule = _rule(known)
                 why = f"which {_names(holders)} still hold" + "s" * (len(holders) == 1)
-        facts = known.facts(block, "allocated", "held", "freed", "published", "lost", "pinned")
+        more = ("published", "lost") if rule == "KV-PREFIX-016" else ()
+        facts = known.facts(block, "allocated", "held", "freed", "pinned", *more)
         if rule not in told:
             state.report(rule, line, f"request {request.name} is given block {block}, {why}", facts)
         told.add(rule)
@@ -286,7 +287,5 @@ def _not_held(state: State, line: int, request: Request, block: int) -> None:
     if known is not None:
         holders = [r.name for r in state.holders(block)]
         facts = known.facts(block, "allocated", "freed", "held" if holders else "")
-        message = (
-            f"request {request.name} lets go of block {block}, which it does not hold, but {_names(holders)}"
-        )
+        message = f"request {request.name} lets go of block {block}, which {_names(holders)} holds"
         state.report("KV-BLOCK-006", line, message, facts)

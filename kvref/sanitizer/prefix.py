@@ -24,6 +24,7 @@ def publish(state: State, line: int, event: Event) -> None:
             f"publish.count = {count}, which fill {-(-count // size)} blocks of {size}, "
             f"but publish.blocks names {len(blocks)}; a count is in tokens"
         )
+    told = False
     for block in blocks:
         known = state.block(block, line, "publish")
         here = min(size, count)
@@ -34,11 +35,12 @@ def publish(state: State, line: int, event: Event) -> None:
             facts = known.facts(block, "allocated", "freed", "lost")
             state.report("KV-BLOCK-043", line, f"block {block} is published, but nobody holds it", facts)
         filled = known.covered(0, here)
-        if filled < here and not state.scheduled:
-            message = f"block {block} is published with {here} tokens, but slot {filled} "
+        if filled < here and not state.scheduled and not told:
+            told = True
             why, more = empty(known, filled)
+            message = f"block {block} is published with {here} tokens, one of them in slot {filled}, {why}"
             facts = known.facts(block, "allocated", "written", *more)
-            state.report("KV-PREFIX-005", line, f"{message}{why}", facts)
+            state.report("KV-PREFIX-005", line, message, facts)
         known.published, known.published_by, known.findable = line, who, here
         known.lost, known.owner = 0, None
 
@@ -147,7 +149,7 @@ def restore(state: State, line: int, event: Event) -> None:
 
 
 def _lose(known: Block, line: int, how: str) -> None:
-    known.published, known.lost, known.lost_how = 0, line, how
+    known.lose(line, how)
     if not known.refs and known.main is not None:
         known.main.source = None
 
@@ -191,7 +193,7 @@ def _judge_hit(
         what = f"was {known.lost_how} and not published since"
         if found is not None and found[1] is not None:
             what += f"; it holds what request {found[1].who} wrote"
-        state.report(rule, line, doing + what, [*facts, *known.facts(block, "lost")])
+        state.report(rule, line, doing + what, [*facts, *known.facts(block, "lost", "stale")])
         return True, False
     if not known.published and not known.refs:
         facts += known.facts(block, "freed")

@@ -95,6 +95,7 @@ class Block:
     stale: Written | None = None
     """What it held before it was handed out."""
     published: int = 0
+    published_before: int = 0
     published_by: Name | None = None
     findable: int = 0
     """How many of its slots are published."""
@@ -164,6 +165,11 @@ class Block:
                 first, stop = written.base + written.lo, written.base + written.hi
                 written.source = labels.piece(first, stop) if keep else None
 
+    def lose(self, line: int, how: str) -> None:
+        """Be found no longer."""
+        self.lost, self.lost_how = line, how
+        self.published_before, self.published = self.published or self.published_before, 0
+
     def copied(self, count: int, own: Labels | None) -> list[Written]:
         """Return what the first slots hold for another block; labels that are not `own` are kept apart."""
         parts = []
@@ -199,10 +205,15 @@ class Block:
         """Return what happened to the block, of the facts that are named."""
         known: dict[str, Fact | None] = {
             "allocated": (self.allocated, f"block {block} was handed out to request {self.allocated_by}"),
-            "held": (self.held, f"request {self.holder} began to hold block {block}"),
+            "held": None
+            if self.held == self.allocated
+            else (self.held, f"request {self.holder} began to hold block {block}"),
             "freed": (self.freed, f"request {self.freed_by} let go of block {block}"),
             "pinned": (self.pinned, f"block {block} was pinned"),
-            "published": (self.published, f"block {block} was published{_by(self.published_by)}"),
+            "published": (
+                self.published or self.published_before,
+                f"block {block} was published{_by(self.published_by)}",
+            ),
             "lost": (self.lost, f"block {block} was {self.lost_how}"),
             "emptied": (self.emptied, f"what block {block} held was lost: {self.emptied_how}"),
             "stale": None if self.stale is None else self.stale.told(block),
@@ -222,7 +233,7 @@ class Block:
             self.stale.source = None
         self.main, self.older, self.owner, self.arriving = None, (), None, None
         if self.published:
-            self.lost, self.lost_how, self.published = line, f"handed out to request {who}", 0
+            self.lose(line, f"handed out to request {who}")
         self.allocated = self.held = line
         self.allocated_by = self.holder = who
         self.emptied = self.findable = 0

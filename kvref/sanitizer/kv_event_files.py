@@ -1,0 +1,111 @@
+"""Files of KV-cache events: lines of JSON, or msgpack messages one after another, plain or gzip.
+
+JSON begins with a bracket, a brace or a space, and msgpack's arrays and maps with a byte that ASCII does not
+have, so the first byte tells which it is. A message is bounded before all of it is in memory.
+
+For porters: JSON lines are enough to begin with; msgpack is what engines send, and wants a parser of its own.
+Source: JSON Lines; the msgpack format; vLLM and SGLang, which send one msgpack array a message.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, cast
+
+from kvref.errors import HistoryError
+from kvref.memory.history import shown
+from kvref.sanitizer.lines import MAX_LINE, Loads, check_names, fastest, numbered_lines, unpacked
+
+#: Longest msgpack message in bytes, half of a line of JSON: a number takes half as much.
+MAX_MESSAGE = MAX_LINE // 2
+#: Most items of one list or map of a message, so that an announced length allocates little.
+_MAX_ITEMS = MAX_MESSAGE // 8
+_CHUNK = 1 << 16
+#: What is read at the end of a file: nil, which stands alone only if nothing before it is cut short.
+_NIL = b"\xc0"
+
+
+@dataclass
+class Place:
+    """Where a reader is: the name of the file, what it counts, and how far it has come."""
+
+    name: str
+    unit: str = "line"
+    """`line` of a file of JSON, `message` of one of msgpack."""
+    number: int = 0
+
+    def told(self, error: object) -> HistoryError:
+        """Return an error that says where it is."""
+        number = self.number if self.unit == "line" else f"message {self.number}"
+        return HistoryError(f"{self.name}:{number}: {error}")
+
+
+def messages(stream: BinaryIO, place: Place, loads: Loads | None = None) -> Iterator[Any]:
+    """Read the objects of a stream; `place` says which of them was read last.
+
+    Raises: HistoryError naming the file and the line.
+    """
+    try:
+        plain = cast(gzip.GzipFile, unpacked(stream))
+        if plain.peek(1)[:1] >= b"\x80":
+            place.unit = "message"
+            yield from _packed(plain, place)
+        else:
+            yield from _spelled(plain, place, loads or fastest())
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        place.number += 1
+        raise place.told(f"the gzip stream is broken: {error}") from None
+    except (ValueError, RecursionError) as error:
+        place.number += place.unit == "message"  # that of the message that could not be read
+        what = "JSON" if place.unit == "line" else "msgpack"
+        known = isinstance(error, HistoryError)
+        raise place.told(error if known else f"no {what}: {str(error)[:160]}") from None
+
+
+def _spelled(stream: gzip.GzipFile, place: Place, loads: Loads) -> Iterator[Any]:
+    """Read lines of JSON; empty ones are left out."""
+    for number, raw in numbered_lines(stream):
+        place.number = number
+        if raw and not raw.isspace():
+            value = loads(raw)
+            check_names(raw, value)
+            yield value
+
+
+def _packed(stream: gzip.GzipFile, place: Place) -> Iterator[Any]:
+    """Read msgpack messages.
+
+    Raises: HistoryError if the package is missing, or the file ends inside a message; ValueError.
+    """
+    try:
+        import msgpack
+    except ImportError:
+        raise HistoryError("this is msgpack, whose reader is extra: pip install kvref[msgpack]") from None
+    unpacker = msgpack.Unpacker(
+        object_pairs_hook=_apart,
+        max_buffer_size=MAX_MESSAGE + 2 * _CHUNK,
+        max_array_len=_MAX_ITEMS,
+        max_map_len=_MAX_ITEMS,
+    )
+    size = 0
+    while chunk := stream.read1(_CHUNK):
+        size += len(chunk)
+        unpacker.feed(chunk)
+        for value in unpacker:
+            place.number += 1
+            yield value
+            size = 0
+        if size > MAX_MESSAGE:
+            raise HistoryError(f"more than {MAX_MESSAGE} bytes in one message, expected at most that")
+    unpacker.feed(_NIL)
+    if list(unpacker) != [None]:
+        raise HistoryError("the file ends inside the message, expected all of it")
+
+
+def _apart(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return a map whose names are apart."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise HistoryError(f"a name comes twice among {shown([name for name, _ in pairs])}, expected once")
+    return found

@@ -1,0 +1,90 @@
+"""Histories in few words, for tests: one function an event, and what the sanitizer finds in them."""
+
+import io
+import json
+from typing import Any
+
+from kvref.memory.fields import SCHEMA
+from kvref.memory.history import Event
+from kvref.sanitizer.findings import Finding
+from kvref.sanitizer.lines import Loads
+from kvref.sanitizer.sanitizer import Report, sanitize
+
+PROMPT = list(range(100, 110))
+
+
+def opened(**changed: Any) -> Event:
+    """The first line: eight blocks of four."""
+    return {"event": "open", "schema": SCHEMA, "num_blocks": 8, "block_size": 4} | changed
+
+
+def say(event: str, **fields: Any) -> Event:
+    """Any event."""
+    return {"event": event, **fields}
+
+
+def arrive(request: int | str, tokens: list[int] = PROMPT, **namespace: Any) -> Event:
+    """A request with its prompt."""
+    return say("request", request=request, tokens=tokens, **namespace)
+
+
+def allocate(request: int | str, *blocks: int, **more: Any) -> Event:
+    """Blocks join a table."""
+    return say("allocate", request=request, blocks=list(blocks), **more)
+
+
+def compute(*rows: tuple[int | str, int, int], **more: Any) -> Event:
+    """Rows (request, start, count) of a step."""
+    names, starts, counts = ([row[i] for row in rows] for i in range(3))
+    return say("compute", requests=names, starts=starts, counts=counts, **more)
+
+
+def decode(*rows: tuple[int | str, int]) -> Event:
+    """Rows (request, token)."""
+    return say("decode", requests=[name for name, _ in rows], tokens=[token for _, token in rows])
+
+
+def publish(*blocks: int, **more: Any) -> Event:
+    """Blocks can be found."""
+    return say("publish", blocks=list(blocks), **more)
+
+
+def hit(request: int | str, count: int, *blocks: int, **more: Any) -> Event:
+    """Published blocks join a table."""
+    return say("hit", request=request, count=count, blocks=list(blocks), **more)
+
+
+def free(request: int | str, *blocks: int) -> Event:
+    """A request lets go of some blocks, or of all."""
+    return say("free", request=request, **({"blocks": list(blocks)} if blocks else {}))
+
+
+def cached(request: int | str = 1, **namespace: Any) -> list[Event]:
+    """A request of ten tokens that came, published blocks 0 and 1, and went."""
+    return [
+        arrive(request, **namespace),
+        allocate(request, 0, 1, 2),
+        compute((request, 0, 10)),
+        publish(0, 1),
+        say("finish", request=request),
+        free(request),
+    ]
+
+
+def judge(*events: Event, loads: Loads | None = None, **options: Any) -> Report:
+    """What the sanitizer says; a first line is put before the events if they have none."""
+    if not events or events[0]["event"] != "open":
+        events = (opened(), *events)
+    text = "\n".join(json.dumps(event) for event in events)
+    return sanitize(io.BytesIO(text.encode()), name="history", loads=loads, **options)
+
+
+def found(*events: Event, **options: Any) -> list[tuple[str, int]]:
+    """Requirements and lines of all findings."""
+    return [(finding.requirement, finding.line) for finding in judge(*events, **options).findings]
+
+
+def only(*events: Event, **options: Any) -> Finding:
+    """The one finding there is."""
+    (finding,) = judge(*events, **options).findings
+    return finding
