@@ -37,6 +37,8 @@ def reset_forgets_or_is_refused(trial: Trial) -> None:
         "commit 2; finish 1; serve 3 4 3b; decode 2 5 1; commit 2; admit 4 1 2b+1; finish 2",
         "admit 1 1 2b; admit 2 1 2b; commit 2; commit 1; finish 2; admit 3 3 4b; commit 3; decode 1 2 1; "
         "commit 1; finish 1; finish 3; admit 4 1 2b+1; admit 5 5 5b",
+        "admit 1 1 2b; admit 2 1 2b; commit 1; commit 2; finish 2; admit 3 3 6b; decode 1 2 1; abort 3; "
+        "finish 1; admit 4 1 2b 4 6b",
         "admit 1 1 2b 2 b; admit 2 1 2b 3 b; commit 1; commit 2; finish 1; finish 2; "
         "serve 3 1 2b 2 b 4 1; serve 4 1 2b 3 b 4 1; admit 5 5 8b",
         num_blocks=8,

@@ -16,6 +16,8 @@ TOPICS = (
     *("formats_integers", "formats_bytes"),
     *("formats_attend", "formats_contexts", "formats_readout", "formats_variants"),
     *("block_allocator", "block_tables", "block_sharing"),
+    *("prefix_hits", "prefix_namespaces", "prefix_evictions", "prefix_lifecycle"),
+    *("block_keys", "prefix_events", "block_index"),
 )
 
 

@@ -25,6 +25,8 @@ class Cell:
     written: bool = False
     dropped: bool = False
     """Whether the request was aborted before it was written."""
+    aborted: bool = False
+    """Whether it was written before the request was aborted."""
     lost: bool = False
     """Whether the block was given out again."""
 
@@ -69,12 +71,12 @@ class Cells:
             if (cell := self._cells.get(slot)) is not None and cell.request == request:
                 cell.written = True
 
-    def drop(self, slots: Iterable[int], request: int) -> None:
-        """Give up what a request scheduled and has not written."""
+    def abort(self, slots: Iterable[int], prompt: Prompt) -> None:
+        """Give up what a request scheduled and has not written, and mark what it has."""
         for slot in slots:
             cell = self._cells.get(slot)
-            if cell is not None and cell.request == request and not cell.written:
-                cell.dropped = True
+            if cell is not None and cell.prompt is prompt:
+                cell.dropped, cell.aborted = not cell.written, cell.written
 
     def reset(self) -> None:
         """Let everything be of the past."""

@@ -24,8 +24,8 @@ def judge_hit(cache: "WatchedCache", said: str, prompt: Prompt, hit: int, slots:
         _judge_shortfall(cache, said, prompt, hit)
 
 
-def copied_tail(cache: "WatchedCache", request: int, prompt: Prompt, hit: int, slots: list[int]) -> None:
-    """Take the last block of a hit that ends inside it for a copy, if the choices allow one.
+def copied_tail(cache: "WatchedCache", request: int, prompt: Prompt, hit: int, slots: list[int]) -> bool:
+    """Take the last block of a hit that ends inside it for a copy, if the choices allow one; say whether.
 
     The subject copies what others wrote into a block of the request's own; where others wrote it, the cells
     still know. What is copied is not judged, but it must be there.
@@ -35,22 +35,22 @@ def copied_tail(cache: "WatchedCache", request: int, prompt: Prompt, hit: int, s
     declared = cache.ledger.full_hit == "last_token" or cache.claims.choice("tail-block") == "keyed"
     own = {cache.block(slot) for slot in tail}
     if not declared or not 0 < hit < len(prompt.tokens) or not tail or own & cache.held():
-        return
-    if cache.cells.is_written(prompt.labels[hit - 1]):
-        cache.give_out(own)
-        for at, slot in enumerate(tail, start):
-            cache.write(slot, prompt, at, request, written=True)
+        return False
+    if not cache.cells.is_written(prompt.labels[hit - 1]):
+        return False
+    cache.give_out(own)
+    for at, slot in enumerate(tail, start):
+        cache.write(slot, prompt, at, request, written=True)
+    return True
 
 
 def _judge_length(cache: "WatchedCache", said: str, prompt: Prompt, hit: int) -> None:
-    count, ledger = len(prompt.tokens), cache.ledger
-    floor = (count - 1) // cache.block_size * cache.block_size
-    most = count - 1 if ledger.full_hit == "last_token" else floor
-    if not 0 <= hit <= most:
-        cache.log.breach(f"{said} of {count}, expected at most {most}", "KV-PREFIX-002")
-    on_grid = hit % cache.block_size == 0 or hit >= ledger.most(count)
-    if not on_grid and cache.claims.choice("tail-block") == "not_keyed":
-        cache.log.breach(f"{said}, expected a multiple of {cache.block_size}", "KV-PREFIX-003")
+    count, size = len(prompt.tokens), cache.block_size
+    if not 0 <= hit < count:
+        cache.log.breach(f"{said} of {count}, expected at most {count - 1}", "KV-PREFIX-002")
+    whole = cache.ledger.full_hit == "last_token" and count % size == 0 and hit == count - 1
+    if hit % size and not whole and cache.claims.choice("tail-block") == "not_keyed":
+        cache.log.breach(f"{said}, expected a multiple of {size}", "KV-PREFIX-003")
 
 
 def _judge_published(cache: "WatchedCache", said: str, prompt: Prompt, hit: int) -> None:

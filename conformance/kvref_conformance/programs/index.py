@@ -13,7 +13,7 @@ What lies behind a removed block may be forgotten or kept until it is stored aga
 not judged.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,8 +86,6 @@ class Index:
     def __init__(self, session: Session, log: Log) -> None:
         self.session, self.log = session, log
         self.workers: dict[int, Worker] = {}
-        self.gone: dict[str, set[int]] = {}
-        """Key -> workers that removed it."""
 
     def perform(self, step: Step) -> bool:
         """Perform a step, or pass it over."""
@@ -124,7 +122,6 @@ class Index:
         if one is None or not gone or not set(gone) <= one.held:
             return False
         self._must("KV-PREFIX-051", "remove", worker=worker, keys=gone)
-        self._forget(worker, gone)
         one.remove(gone)
         return True
 
@@ -133,7 +130,6 @@ class Index:
             return False
         self._must("KV-PREFIX-051", "clear", worker=worker)
         gone = [*one.held, *one.doubtful]
-        self._forget(worker, gone)
         one.remove(gone)
         self.log.note("clear", worker)
         return True
@@ -158,9 +154,12 @@ class Index:
             missing = "" if told > len(keys) else keys[most]
             self.log.breach(f"{said}, expected {most}", self._invented(worker, one, missing))
         elif told < least:
-            others = self.gone.get(keys[max(told, 0)], set()) - {worker}
-            requirement = "KV-PREFIX-053" if others else "KV-PREFIX-050"
+            requirement = "KV-PREFIX-053" if self._have_had(keys[max(told, 0)], worker) else "KV-PREFIX-050"
             self.log.breach(f"{said}, expected {least}", requirement)
+
+    def _have_had(self, key: str, worker: int) -> bool:
+        """Say whether any other worker holds a key, or held it."""
+        return any(key in one.held | one.removed for other, one in self.workers.items() if other != worker)
 
     def _invented(self, worker: int, one: Worker, missing: str) -> str:
         """Return what is breached if a worker is said to hold a block that it does not."""
@@ -177,10 +176,6 @@ class Index:
             self.log.breach(f"{operation}: {answer}", requirement)
             raise Stop
         return answer
-
-    def _forget(self, worker: int, keys: Iterable[str]) -> None:
-        for key in keys:
-            self.gone.setdefault(key, set()).add(worker)
 
 
 def _run(keys: list[str], held: set[str]) -> int:

@@ -6,9 +6,13 @@
                              what prompt r is to be given, as in `drafts`
 
 Every key of a program is compared with every other: equal for equal prefixes in equal namespaces, and for no
-others, unless it is opened so that keys collide. The trace has the keys in the order of their appearance.
+others, unless it is opened so that keys collide. Keys of a declared scheme are compared with the
+scheme's. The trace has the keys in the order of their appearance.
 """
 
+from kvref.errors import KVError
+from kvref.memory.keys import block_keys
+from kvref.memory.vllm_keys import vllm_block_keys
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Failed
@@ -18,6 +22,10 @@ from kvref_conformance.programs.drafts import PARTS, TEXTS, Drafts
 from kvref_conformance.programs.prompts import Given, Prompt, are_pairs, tokens_of
 from kvref_conformance.programs.running import Session, attempt
 from kvref_conformance.programs.step import Step
+from kvref_conformance.subjects.reference_prefix import namespace_of
+
+#: Declared scheme -> what makes its keys.
+SCHEMES = {"kvref": block_keys, "vllm_sha256_cbor": vllm_block_keys}
 
 
 def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Keys":
@@ -33,6 +41,7 @@ class Keys:
         self.collide = "hash_bits" in case.options
         self.keyed_tail = claims.choice("tail-block") == "keyed"
         self.drafts = Drafts(claims.features)
+        self.scheme = SCHEMES.get(claims.choice("key-scheme"))
         self.names = Names()
         self.key_of: dict[int, str] = {}
         self.owner: dict[str, tuple[int, int]] = {}
@@ -68,10 +77,23 @@ class Keys:
         if not full <= len(keys) <= full + tail:
             said = f"{len(prompt.tokens)} tokens in blocks of {self.block_size} have {len(keys)} keys"
             self.log.breach(f"{said}, expected {full}", "KV-PREFIX-032")
+        self._judge_scheme(prompt, keys[:full])
         for at, key in enumerate(keys[:full]):
             self._judge_key(prompt.labels[(at + 1) * self.block_size - 1], key, at)
         self.log.note(step, "has", self.names.names(keys[:full]))
         return True
+
+    def _judge_scheme(self, prompt: Prompt, keys: list[str]) -> None:
+        if self.scheme is None:
+            return
+        namespace = namespace_of(prompt.given.arguments())
+        try:
+            expected = [key.hex() for key in self.scheme(prompt.tokens, self.block_size, namespace)]
+        except KVError:
+            return  # the scheme has no place for what is given
+        for at, (key, due) in enumerate(zip(keys, expected, strict=False)):
+            if key != due:
+                self.log.breach(f"block {at} has key {key}, expected {due}", "KV-PREFIX-033")
 
     def _judge_key(self, own: int, key: str, at: int) -> None:
         known = self.key_of.setdefault(own, key)

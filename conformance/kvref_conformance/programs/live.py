@@ -15,6 +15,8 @@ class Live:
     """Of all tokens that are cached or scheduled, as the subject last said."""
     pending: list[int] = field(default_factory=list)
     """Those of them that a step in flight will write."""
+    copying: bool = False
+    """Whether the last block of its hit is being copied from another's."""
 
     @property
     def computed(self) -> int:

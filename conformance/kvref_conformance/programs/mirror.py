@@ -44,9 +44,10 @@ class Mirror:
 
     ledger: Ledger
     log: Log
+    offered: bool
+    """Whether events are claimed, and have made sense so far."""
     each_copy: bool = False
     """Whether events tell of each copy of a block, and not of the hash once."""
-    offered: bool = True
     stored: dict[Hashable, Meaning] = field(default_factory=dict)
     """Hash -> the hash before it, and the tokens of the block."""
     meanings: dict[Hashable, Meaning] = field(default_factory=dict)

@@ -34,7 +34,10 @@ class WatchedCache:
         self.capacity = self.num_blocks - self.null
         self.cells = Cells(weak="hash_bits" in case.options)
         self.ledger = Ledger.under(claims, case.block_size, self.capacity)
-        self.mirror = Mirror(self.ledger, log, claims.choice("event-copies") == "each_copy")
+        each_copy = claims.choice("event-copies") == "each_copy"
+        self.mirror = Mirror(self.ledger, log, "events" in claims.features, each_copy)
+        self.drift = 0
+        """By how much the subject's count of free blocks was off, last time."""
         self.order = Order(claims.choice("eviction-order"), self.capacity, case.block_size)
         self.live: dict[int, Live] = {}
         self.twice: set[int] = set()
@@ -100,7 +103,7 @@ class WatchedCache:
         said = f"{said} hits {hit} tokens"
         if self.blocks_of(count) > self.capacity:
             self.stop(f"{said}: {count} tokens in {self.capacity} blocks", "KV-PREFIX-027")
-        copied_tail(self, request, prompt, hit, slots)
+        copying = copied_tail(self, request, prompt, hit, slots)
         judge_hit(self, said, prompt, hit, slots[: max(hit, 0)])
         if not 0 <= hit <= count or len(slots) != hit + min(most, count - hit):
             due = hit + min(most, count - hit)
@@ -110,7 +113,7 @@ class WatchedCache:
             order = self.claims.choice("eviction-order")
             self.log.breach(f"{said}, expected {followed}: {order} is declared", "KV-PREFIX-024")
             self.order.lose()
-        self.live[request] = Live(prompt, hit, slots[:hit])
+        self.live[request] = Live(prompt, hit, slots[:hit], copying=copying)
         self._schedule(request, said, slots[hit:])
 
     def extend(self, request: int, tokens: list[int], most: int) -> None:
@@ -136,7 +139,7 @@ class WatchedCache:
         one = self.live[request]
         self.order.commit(request)
         self.cells.commit(one.pending, request)
-        one.pending = []
+        one.pending, one.copying = [], False
         if self.claims.choice("publish-time") != "finished":
             self.ledger.publish(one.prompt, one.slots, request)
         self.look("KV-PREFIX-022")
@@ -146,7 +149,8 @@ class WatchedCache:
         self.must("KV-PREFIX-022", operation, request=request)
         one = self.live.pop(request)
         self.order.end(request, operation)
-        self.cells.drop(one.pending, request)
+        if operation == "abort":
+            self.cells.abort(one.slots, one.prompt)
         if operation == "finish":
             self.ledger.publish(one.prompt, one.slots, request, finished=True)
         self.ledger.end(request)

@@ -35,28 +35,35 @@ def _repeated(cache: "WatchedCache", request: int, slots: list[int]) -> tuple[st
     hits = {cache.block(slot) for slot in own.slots[:full]}
     for at, slot in enumerate(slots, len(own.slots)):
         if known.setdefault(slot, at) != at:
-            evicted = known[slot] < own.hit
-            requirement = "KV-PREFIX-016" if evicted else "KV-PREFIX-028"
-            return f"slot {slot} for position {at}, which is position {known[slot]} as well", requirement
+            requirement = "KV-PREFIX-016" if known[slot] < own.hit else "KV-PREFIX-028"
+            said = f"slot {slot} for position {at}, which is position {known[slot]} as well"
+            return said, requirement, *_after_abort(cache, slot)
         if cache.block(slot) in hits:
             return f"slot {slot} for position {at}, in a block of its hit", "KV-PREFIX-028"
     return ()
 
 
 def _held(cache: "WatchedCache", request: int, slots: list[int]) -> tuple[str, ...]:
-    """Find a slot that another request holds."""
-    wanted = set(slots)
+    """Find a slot that another request holds: evicted if it is published and gets other contents."""
+    own = cache.live[request]
+    wanted = {slot: at for at, slot in enumerate(slots, len(own.slots))}
     for other, one in cache.live.items():
-        if other == request:
-            continue
-        for at, slot in enumerate(one.slots):
-            if slot in wanted:
-                end = at - at % cache.block_size + cache.block_size - 1
-                evicted = end < len(one.prompt.labels) and one.prompt.labels[end] in cache.ledger.entries
-                requirement = "KV-PREFIX-016" if evicted else "KV-PREFIX-028"
-                also = ("KV-PREFIX-020",) if cache.is_twice(one.prompt, at) else ()
-                return f"slot {slot}, position {at} of request {other}", requirement, *also
+        for at, slot in enumerate(one.slots if other != request else []):
+            if slot not in wanted:
+                continue
+            end = at - at % cache.block_size + cache.block_size - 1
+            published = end < len(one.prompt.labels) and one.prompt.labels[end] in cache.ledger.entries
+            same = own.prompt.labels[wanted[slot]] == one.prompt.labels[at]
+            requirement = "KV-PREFIX-016" if published and not same else "KV-PREFIX-028"
+            also = ("KV-PREFIX-020",) if cache.is_twice(one.prompt, at) else ()
+            said = f"slot {slot}, position {at} of request {other}"
+            return said, requirement, *also, *_after_abort(cache, slot)
     return ()
+
+
+def _after_abort(cache: "WatchedCache", slot: int) -> tuple[str, ...]:
+    cell = cache.cells.at(slot)
+    return ("KV-PREFIX-021",) if cell is not None and cell.aborted else ()
 
 
 def _judge_order(cache: "WatchedCache", said: str, new: set[int]) -> None:

@@ -4,7 +4,7 @@ Blocks that nobody holds lie in one list and are handed out from its front. Thos
 back, a request's last block first, and the others at the front. What is named goes when it is handed out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from kvref.errors import OutOfBlocksError, OwnershipError
@@ -44,7 +44,7 @@ class PrefixLists:
         if one.num_tokens > self.num_blocks * self.block_size:
             raise OutOfBlocksError(f"{one.num_tokens} tokens do not fit (KV-PREFIX-027)")
         hits = self.find(one.content, self.limit(one.num_tokens))
-        one.hit = min(len(hits) * self.block_size, one.num_tokens - 1)
+        one.hit = self.hit_of(one, hits)
         self.make_room(self.missing(one, one.hit + max_new_tokens, hits), hits)
         self.begin(one, hits)
         self.schedule(one, max_new_tokens)
@@ -122,9 +122,18 @@ class PrefixLists:
             found.append(block)
         return found
 
+    def hit_of(self, one: Request, hits: list[int]) -> int:
+        """Return how many tokens a hit spares."""
+        return min(len(hits) * self.block_size, one.num_tokens - 1)
+
     def look_up(self, name: Name) -> int | None:
         """Return the oldest block that holds a name."""
-        return next((block for known, block in self.known if known == name), None)
+        key = self.key(name)
+        return next((block for known, block in self.known if self.key(known) == key), None)
+
+    def key(self, name: Name) -> Hashable:
+        """Return what tells a name from others: all of it."""
+        return name
 
     def missing(self, one: Request, stop: int, hits: list[int]) -> int:
         """Count the blocks that an admission needs beside its hits."""

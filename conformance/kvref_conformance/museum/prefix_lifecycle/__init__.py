@@ -1,0 +1,35 @@
+"""Faults of requests in a prefix cache: counts, copies, aborts, resets, and slots that move."""
+
+from kvref_conformance.museum.prefix_lifecycle.counts import (
+    AbortFreesFromTheFirstToken,
+    EachChunkStartsOver,
+    SharedBlocksCountedTwice,
+    WholeNodeHeld,
+)
+from kvref_conformance.museum.prefix_lifecycle.requests import (
+    AbortPublishes,
+    FullHitWrittenInPlace,
+    LetsGoOfTheOtherCopy,
+    ResetKeepsTheIndex,
+    ResetUnderRequests,
+    RowRewrittenBackwards,
+    SecondAdmissionReplaces,
+    StrangersWelcome,
+    TableOfNewBlocks,
+)
+
+__all__ = [
+    "AbortFreesFromTheFirstToken",
+    "AbortPublishes",
+    "EachChunkStartsOver",
+    "FullHitWrittenInPlace",
+    "LetsGoOfTheOtherCopy",
+    "ResetKeepsTheIndex",
+    "ResetUnderRequests",
+    "RowRewrittenBackwards",
+    "SecondAdmissionReplaces",
+    "SharedBlocksCountedTwice",
+    "StrangersWelcome",
+    "TableOfNewBlocks",
+    "WholeNodeHeld",
+]
