@@ -56,7 +56,7 @@ class Journaled:
         """Whether the program that held the state has ended."""
         return self._session.gone
 
-    def do(self, operation: str, /, **arguments: Value) -> dict[str, Value]:
+    def do(self, operation: str, /, **arguments: Value) -> dict[str, Any]:
         """Do one operation, and note it.
 
         Raises: Failed.
@@ -86,7 +86,7 @@ class Recorded:
         """Whether a program has ended: there is none."""
         return False
 
-    def do(self, operation: str, /, **arguments: Value) -> dict[str, Value]:
+    def do(self, operation: str, /, **arguments: Value) -> dict[str, Any]:
         """Give what was given.
 
         Raises: Failed as it was noted; Failed (protocol) if something else was asked.

@@ -32,7 +32,7 @@ class Session(Protocol):
 
     manager: str
 
-    def do(self, operation: str, /, **arguments: Value) -> dict[str, Value]:
+    def do(self, operation: str, /, **arguments: Value) -> dict[str, Any]:
         """Do one operation and return what it gives, by name.
 
         Raises: Failed; after a crash, a hang or a broken reply the session is gone, and `gone` is true.

@@ -48,7 +48,7 @@ class InProcessSession:
         """A crash would have ended the suite: never."""
         return False
 
-    def do(self, operation: str, /, **arguments: Value) -> dict[str, Value]:
+    def do(self, operation: str, /, **arguments: Value) -> dict[str, Any]:
         """Do one operation.
 
         Raises: Failed (error, refused, unsupported, shape).

@@ -1,6 +1,7 @@
 """A manager at the other end of the wire: one open session of a program."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from kvref_conformance.contracts import Failed
 from kvref_conformance.host.managed import MisfitError, check_arguments, check_given
@@ -31,7 +32,7 @@ class RemoteSession:
         """Whether the program that held the state has ended."""
         return self._ended()
 
-    def do(self, operation: str, /, **arguments: Value) -> dict[str, Value]:
+    def do(self, operation: str, /, **arguments: Value) -> dict[str, Any]:
         """Do one operation.
 
         Raises: Failed; after a crash, a timeout or a broken reply the session is gone.

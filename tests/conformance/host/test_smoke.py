@@ -93,7 +93,7 @@ def test_a_transcript_is_held_to_the_protocol() -> None:
     assert check_transcript(lines) == []
     wrong = [
         ("<-", b'{"id":"1","ok":true}\n'),
-        ("->", b'{"id":"1","op":"open"}\n'),
+        ("->", b'{"id":"1","op":"defragment"}\n'),
         ("->", b'{"id":"1","op":"call","verb":"copy","inputs":"x","outputs":"","in_place":"","params":""}\n'),
         ("->", b'{"id":"1","op":"bye"}\n'),
         ("<-", b'{"id":"1","ok":true}'),
@@ -102,7 +102,7 @@ def test_a_transcript_is_held_to_the_protocol() -> None:
     ]
     assert check_transcript(wrong) == [
         "line 1: a reply without a request",
-        "line 2: op = 'open', expected one of hello, call, bye, and an id",
+        "line 2: op = 'defragment', expected one of hello, call, open, apply, close, bye, and an id",
         "line 3: key 'x' is missing",
         "line 5: a line has no newline at its end",
         "line 6: a line is not JSON: 'ok\\n'",
