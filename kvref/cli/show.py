@@ -9,6 +9,7 @@ import numpy as np
 from kvref.cli.errors import friendly
 from kvref.cli.figure import Figure
 from kvref.cli.show_memory import MEMORY_FIGURES
+from kvref.cli.show_radix import RADIX_FIGURES
 
 #: The three scores of the toy example: one query against the keys of three earlier tokens.
 TOY_SCORES = (0.8, -0.41, 0.55)
@@ -21,7 +22,7 @@ FOOTPRINT_HEADS, FOOTPRINT_HEAD_DIM, FOOTPRINT_CONTEXT, FOOTPRINT_BLOCK = 8, 128
 
 
 @click.command()
-@click.argument("figure", type=click.Choice(["toy-attention", "footprint", *MEMORY_FIGURES]))
+@click.argument("figure", type=click.Choice(["toy-attention", "footprint", *MEMORY_FIGURES, *RADIX_FIGURES]))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @friendly
 def show(figure: str, as_json: bool) -> None:
@@ -30,6 +31,7 @@ def show(figure: str, as_json: bool) -> None:
     toy-attention: score, softmax, blend; and what a decoder without a cache computes. footprint: the bytes of
     every format of the cache, and of every record of latent attention. work-triangle: what each step computes
     without a cache and with one. paging: one reserved piece a request against blocks as they are needed.
+    radix: four prompts that share a system prompt and documents, in a tree.
     """
     compute, spell = FIGURES[figure]
     data = compute()
@@ -143,4 +145,5 @@ FIGURES: dict[str, Figure] = {
     "toy-attention": Figure(toy_attention, _spelled_toy),
     "footprint": Figure(footprint, _spelled_footprint),
     **MEMORY_FIGURES,
+    **RADIX_FIGURES,
 }

@@ -65,8 +65,8 @@ class RadixCache:
         self.block_size = check_count("block_size", size)
         self.evictions = 0
         """Blocks evicted so far."""
-        self._pool = BlockPool(num_blocks, null_block=self.profile.null_block, plain=self.profile.plain)
-        self._tree = RadixTree(
+        self.pool = BlockPool(num_blocks, null_block=self.profile.null_block, plain=self.profile.plain)
+        self.tree = RadixTree(
             self.profile.policy,
             whole_nodes=self.profile.evict_unit == "node",
             split_renews=self.profile.split == "renews",
@@ -76,7 +76,7 @@ class RadixCache:
     @property
     def num_free(self) -> int:
         """How many blocks are free, or held by nobody but the tree."""
-        return self._pool.num_free + self._tree.num_evictable
+        return self.pool.num_free + self.tree.num_evictable
 
     def admit(
         self,
@@ -96,16 +96,16 @@ class RadixCache:
         own, raw = new_request(request, self._requests), written_tokens(tokens)
         count, size = len(raw) // TOKEN, self.block_size
         check_spans(check_namespace(namespace), count)
-        check_fits(count, size, self._pool.capacity)
+        check_fits(count, size, self.pool.capacity)
         rank = check_count("priority", priority, minimum=0)
         contents = sliced(raw, size, namespace, 0)
-        found = self._tree.find(contents[: (count - 1) // size], namespace)
+        found = self.tree.find(contents[: (count - 1) // size], namespace)
         hit = found.num_blocks
         scheduled = scheduled_until(hit * size, count, max_new_tokens)
         needed = -(-scheduled // size) - hit
-        self._check_had(needed, self._tree.num_takeable(found))
-        match = self._tree.take(found)
-        self._tree.lock(match.node)
+        self._check_had(needed, self.tree.num_takeable(found))
+        match = self.tree.take(found)
+        self.tree.lock(match.node)
         live = RadixRequest(
             raw=bytearray(raw),
             contents=contents,
@@ -161,7 +161,7 @@ class RadixCache:
         """
         live = self._live(request)
         self._publish(live, outputs=True)
-        self._tree.access(live.node)
+        self.tree.access(live.node)
         self._release(request)
 
     def abort(self, request: int) -> None:
@@ -181,22 +181,22 @@ class RadixCache:
             raise OwnershipError(
                 f"{len(self._requests)} requests are live, expected none (KV-PREFIX-015 reset-forgets)"
             )
-        self._pool.free(self._tree.clear())
+        self.pool.free(self.tree.clear())
 
     def check_invariants(self) -> None:
         """Assert that every block is free, the tree's, or one request's own; costs time in their number."""
-        self._pool.check_invariants()
-        self._tree.check_invariants()
+        self.pool.check_invariants()
+        self.tree.check_invariants()
         held: Counter[int] = Counter(id(live.node) for live in self._requests.values())
-        nodes = {id(node): node.held for node in self._tree.nodes() if node.held}
+        nodes = {id(node): node.held for node in self.tree.nodes() if node.held}
         assert nodes == {key: n for key, n in held.items() if key in nodes}, "a node is held by no request"
-        owned = [block for node in self._tree.nodes() for block in node.blocks]
+        owned = [block for node in self.tree.nodes() for block in node.blocks]
         for live in self._requests.values():
             live.check_invariants(self.block_size)
             owned += live.blocks[live.node.end :]
         assert len(owned) == len(set(owned)), "a block has two owners"
-        free = self._pool.free_order()
-        assert len(owned) + len(free) == self._pool.capacity, "a block is nobody's"
+        free = self.pool.free_order()
+        assert len(owned) + len(free) == self.pool.capacity, "a block is nobody's"
         assert set(owned).isdisjoint(free), "a free block has an owner"
 
     def _publish(self, live: RadixRequest, *, outputs: bool) -> None:
@@ -211,7 +211,7 @@ class RadixCache:
 
     def _insert(self, live: RadixRequest, stop: int, outputs: bool) -> None:
         own = live.node.end
-        result = self._tree.insert(
+        result = self.tree.insert(
             live.read(stop, self.block_size),
             live.blocks[:stop],
             below=live.node,
@@ -220,24 +220,24 @@ class RadixCache:
             grow=live.grows,
         )
         if result.duplicates:
-            self._pool.free(result.duplicates)
+            self.pool.free(result.duplicates)
             live.blocks[own:stop] = result.node.prefix()[own:]
-        self._tree.move_lock(live.node, result.node)
+        self.tree.move_lock(live.node, result.node)
         live.node, live.num_inserted, live.grows = result.node, stop, outputs
 
     def _release(self, request: int) -> None:
         live = self._requests.pop(request)
-        self._pool.free(live.blocks[live.node.end :][::-1])
-        self._tree.unlock(live.node)
+        self.pool.free(live.blocks[live.node.end :][::-1])
+        self.tree.unlock(live.node)
 
     def _allocate(self, num_blocks: int) -> list[int]:
         """Hand out blocks that can be had, evicting as many as are missing."""
-        short = num_blocks - self._pool.num_free
+        short = num_blocks - self.pool.num_free
         if short > 0:
-            victims = self._tree.evict(short)
+            victims = self.tree.evict(short)
             self.evictions += len(victims)
-            self._pool.free(victims)
-        return self._pool.allocate(num_blocks).blocks
+            self.pool.free(victims)
+        return self.pool.allocate(num_blocks).blocks
 
     def _live(self, request: int) -> RadixRequest:
         try:
@@ -249,7 +249,7 @@ class RadixCache:
         available = self.num_free - taken
         if needed > available:
             raise OutOfBlocksError(
-                f"{needed} blocks are needed, but {available} of {self._pool.capacity} can be had "
+                f"{needed} blocks are needed, but {available} of {self.pool.capacity} can be had "
                 "(KV-PREFIX-018 evict-before-refuse)"
             )
 

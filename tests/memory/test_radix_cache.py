@@ -39,7 +39,7 @@ def serve(cache: RadixCache, request: int, tokens: Any, **how: Any) -> int:
 
 def cached(cache: RadixCache, tokens: Any) -> int:
     """How many blocks the tree has of a prefix; asking changes nothing."""
-    return cache._tree.find(block_contents(tokens, cache.block_size)).num_blocks
+    return cache.tree.find(block_contents(tokens, cache.block_size)).num_blocks
 
 
 def served(profile: Profile, requests: TURN) -> tuple[int, int]:
@@ -223,7 +223,7 @@ def test_finished_is_when_the_profile_says() -> None:
     cache.extend(4, range(26, 30))
     cache.commit(4)
     cache.finish(4)
-    assert [len(node.blocks) for node in cache._tree.nodes()][-2:] == [3, 2]
+    assert [len(node.blocks) for node in cache.tree.nodes()][-2:] == [3, 2]
 
 
 def test_step_that_was_not_run_is_not_published() -> None:
@@ -253,7 +253,7 @@ def test_answer_goes_before_the_question() -> None:
     for token in range(40):
         tree.extend(0, [token])
         tree.commit(0)
-    assert [len(node.blocks) for node in tree._tree.nodes()] == [2, 20]
+    assert [len(node.blocks) for node in tree.tree.nodes()] == [2, 20]
 
 
 def test_admission_evicts_what_it_may() -> None:
