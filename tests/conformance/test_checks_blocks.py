@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kvref.errors import OutOfBlocksError
 from kvref_conformance.checks import all_checks
 from kvref_conformance.claims import Claims
 from kvref_conformance.host.inprocess import InProcessHost
@@ -110,7 +111,7 @@ def test_message_has_the_step_and_what_it_showed() -> None:
 
     said = dict(failed(with_managers(tables=Forgetful, block_sizes=(4,))))["KV-BLOCK-026"]
     assert (
-        said == "step 2, `truncate 0 7`: request 0 reads at position 4 nothing: its table has no block there"
+        said == "step 3, `truncate 0 7`: request 0 reads at position 4 nothing: its table has no block there"
     )
 
 
@@ -124,3 +125,69 @@ def test_pairs_of_groups_are_unequal_where_they_can_be() -> None:
         for case in check.cases(claims, "block_tables", "quick")
     }
     assert sizes == {"16,4", "4,16"}
+
+
+class Refuses(ListAllocator):
+    """Serves nobody, and so harms nobody."""
+
+    def check_room(self, num_blocks: int) -> None:
+        """Refuse everything."""
+        raise OutOfBlocksError("not today")
+
+
+class Forgives(ListAllocator):
+    """Accepts whatever it is told."""
+
+    def free(self, blocks: list[int]) -> None:
+        """Free what can be freed, and say nothing of the rest."""
+        for block in blocks:
+            if 0 <= block < self.num_blocks and self.holders[block]:
+                self.let_go(block)
+
+
+class Counts(ListAllocator):
+    """Hands out new ids for ever."""
+
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__(num_blocks)
+        self.holders = [0] * 1000
+        self.handed_out = 0
+
+    def take(self, count: int) -> list[int]:
+        """Count on."""
+        taken = list(range(self.handed_out, self.handed_out + count))
+        self.handed_out += count
+        del self.free_blocks[:count]
+        for block in taken:
+            self.holders[block] = 1
+        return taken
+
+
+class TablesThatRefuse(ListTables):
+    """Let requests begin and end, and give them nothing."""
+
+    pool_class = Refuses
+
+
+class TablesOfZero(ListTables):
+    """Say that every token lies in slot 0."""
+
+    def slot(self, request: int, group: int, position: int) -> int:
+        """Answer without looking."""
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("cheat", "caught"),
+    [
+        (with_managers(Refuses), {3, 8, 9}),
+        (with_managers(Forgives), {6, 7}),
+        (with_managers(Counts), {1}),
+        (with_managers(tables=TablesThatRefuse), {3}),
+        (with_managers(tables=TablesOfZero), {20, 21}),
+    ],
+    ids=["refuses", "forgives", "counts", "tables that refuse", "tables of zero"],
+)
+def test_cheats_are_caught(cheat: Any, caught: set[int]) -> None:
+    """Neither who does nothing nor who agrees to everything is conformant."""
+    assert {int(id[-3:]) for id, _ in failed(cheat)} & caught

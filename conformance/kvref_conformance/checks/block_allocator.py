@@ -13,9 +13,16 @@ SHARES = (*HANDS_OUT, "touch")
 PINS = (*HANDS_OUT, "pin", "unpin")
 STEPS = (*HANDS_OUT, "begin_step", "end_step")
 
-#: Three allocations, of which the first and the last return; so do all, but one after another.
+#: Three allocations, of which the first and the last return, and then all; and the same block by block.
 MIXED = "allocate 0 2; allocate 1 1; allocate 2 2; free 2; free 0; rest 3; free 1; free 3; rest 4; free 4"
 SINGLES = "allocate 0 1; allocate 1 1; allocate 2 1; free 1; free 0; rest 3; free 2; free 3; rest 4"
+#: Blocks are freed while a step may write them, before it begins, and after it has ended.
+IN_FLIGHT = (
+    "allocate 0 2; begin 0; free 0; end 0; rest 1; free 1",
+    "allocate 0 2; free 0; begin 0; rest 1; end 0",
+    "begin 0; allocate 0 2; end 0; free 0; rest 1",
+    "allocate 0 1; allocate 1 1; begin 0; free 0; begin 1; end 0; free 1; end 1; begin 2; end 2; rest 2",
+)
 
 
 def _if_declared(lattice: Lattice) -> Lattice:
@@ -27,9 +34,14 @@ def _if_declared(lattice: Lattice) -> Lattice:
     return cases
 
 
-@check("KV-BLOCK-001", verbs=ALLOCATOR, operations=HANDS_OUT, cases=pools(MIXED, SINGLES))
+@check(
+    "KV-BLOCK-001",
+    verbs=ALLOCATOR,
+    operations=HANDS_OUT,
+    cases=pools(MIXED, SINGLES, "allocate 0 2; allocate 1 99; rest 2; allocate 3 1; free 0; allocate 4 3"),
+)
 def blocks_are_different_and_nobodys(trial: Trial) -> None:
-    """Allocations come and go until the pool is full: no block is given to two."""
+    """Allocations come and go until the pool is full, and beyond: no block is given to two."""
     expect_unbroken(trial, "KV-BLOCK-001")
 
 
@@ -62,17 +74,9 @@ def every_free_block_can_be_had(trial: Trial) -> None:
     expect_unbroken(trial, "KV-BLOCK-003")
 
 
-@check(
-    "KV-BLOCK-003",
-    verbs=ALLOCATOR,
-    operations=STEPS,
-    features=("steps",),
-    cases=pools(
-        "allocate 0 2; free 0; begin 0; rest 1; end 0", "begin 0; allocate 0 2; end 0; free 0; rest 1"
-    ),
-)
+@check("KV-BLOCK-003", verbs=ALLOCATOR, operations=STEPS, features=("steps",), cases=pools(*IN_FLIGHT))
 def steps_hold_back_nothing_else(trial: Trial) -> None:
-    """Blocks freed before a step began, and after it ended, can be had."""
+    """Blocks freed before a step began, or while it ran, can be had when it has ended."""
     expect_unbroken(trial, "KV-BLOCK-003")
 
 
@@ -90,6 +94,32 @@ def count_follows_holders(trial: Trial) -> None:
 @check("KV-BLOCK-004", verbs=ALLOCATOR, operations=COUNTS, cases=pools(MIXED))
 def count_follows_allocations(trial: Trial) -> None:
     """Allocations come and go: the count is exact at each step."""
+    expect_unbroken(trial, "KV-BLOCK-004")
+
+
+@check(
+    "KV-BLOCK-004",
+    verbs=ALLOCATOR,
+    operations=(*STEPS, "num_free"),
+    features=("steps",),
+    cases=pools(*IN_FLIGHT),
+)
+def count_follows_steps(trial: Trial) -> None:
+    """Blocks are freed while steps are in flight: the count is exact again when they have ended."""
+    expect_unbroken(trial, "KV-BLOCK-004")
+
+
+@check(
+    "KV-BLOCK-004",
+    verbs=ALLOCATOR,
+    operations=(*PINS, "num_free"),
+    features=("pin",),
+    cases=pools(
+        "allocate 0 3; pin 0; pin 0 1; free 0; unpin 0; unpin 0 1; allocate 1 2; pin 1 0; unpin 1; free 1"
+    ),
+)
+def count_follows_pins(trial: Trial) -> None:
+    """Blocks are pinned once and twice, before and after their request ends: the count is exact."""
     expect_unbroken(trial, "KV-BLOCK-004")
 
 
@@ -115,6 +145,7 @@ def block_stays_until_the_last_holder_lets_go(trial: Trial) -> None:
         "allocate 0 2; free_twice 0 1; free 0; rest 1",
         "allocate 0 3; free 0; free_again 0 1; rest 1",
         "allocate 0 1; allocate 1 2; free 0; free_again 0 0; free 1; free_again 1 1",
+        "free_idle 1; allocate 0 2; free_idle 0; rest 1; free 0; free_idle 0",
     ),
 )
 def what_nobody_holds_cannot_be_freed(trial: Trial) -> None:
@@ -152,7 +183,7 @@ def foreign_block_cannot_be_freed(trial: Trial) -> None:
     verbs=ALLOCATOR,
     operations=SHARES,
     cases=pools(
-        *(f"allocate 0 2; touch_outside 0 {k}; touch_outside 1 {k}" for k in (0, -1)),
+        *(f"allocate 0 2; touch_outside 0 {k}; rest 1; touch_outside 0 {k}; free 1" for k in (0, -1, -2)),
         "allocate 0 2; touch_null 0; touch_null 1",
     ),
 )

@@ -75,7 +75,7 @@ def copy_leaves_no_token_behind(trial: Trial) -> None:
     cases=tables(
         "add 0; append 0 3b+1; truncate 0 b+h; add 1; append 1 b; append 0 b; truncate 0 2b; truncate 0 b; "
         "truncate 0 0; append 0 1",
-        "add 0; append 0 2b; truncate 0 2b-1; truncate 0 b+1; add 1; fill 1",
+        "add 0; append 0 2b; truncate 0 2b; truncate 0 2b-1; truncate 0 b+1; truncate 0 b+1; add 1; fill 1",
     ),
 )
 def first_tokens_outlive_a_cut(trial: Trial) -> None:

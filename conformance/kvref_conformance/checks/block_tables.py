@@ -38,12 +38,12 @@ SLID = (
     cases=tables(
         "add 0; append 0 b; add 1; append 1 b; add 2; append 2 b; add 3; fill 3; free 0; free 2; add 4; "
         "fill 4",
-        "add 0; fill 0; free 0; add 1; fill 1",
+        "add 0; append 0 1; add 1; fill 1; append 0 b-1; append 0 1; free 1; append 0 1; fill 0",
         num_blocks=7,
     ),
 )
 def every_free_block_takes_tokens(trial: Trial) -> None:
-    """Requests that lie between others end: an append that needs all of their blocks succeeds."""
+    """Blocks of requests that have ended, and slots of one's own, can be had with no other block free."""
     expect_unbroken(trial, "KV-BLOCK-003")
 
 

@@ -6,8 +6,8 @@ Steps, where a, i, n, s and k are numbers, and every block of an allocation is m
     free a i · touch a i · pin a i · unpin a i
     begin s · end s              step s begins; it ends, if it is the oldest in flight
     drain                        everybody lets go, then all blocks are handed out at once, and let go of
-    free_twice a i · free_again a i · free_outside a k · touch_outside a k · free_null a · touch_null a
-    allocate_negative n          these must be refused
+    free_twice a i · free_again a i · free_idle k · free_outside a k · touch_outside a k · free_null a
+    touch_null a · allocate_negative n       these must be refused
 
 What must be refused is followed by what shows whether it changed anything: the blocks it named are let go of
 and counted, or all free blocks are handed out.
@@ -27,7 +27,7 @@ STEPS = {
     for least, most, names in (
         (2, 2, "allocate free_twice free_again free_outside touch_outside"),
         (1, 2, "free touch pin unpin"),
-        (1, 1, "rest begin end free_null touch_null allocate_negative"),
+        (1, 1, "rest begin end free_idle free_null touch_null allocate_negative"),
         (0, 0, "drain"),
     )
     for name in names.split()
@@ -158,6 +158,16 @@ class Allocator:
             return False
         self.pool.must_not("KV-BLOCK-006", "free", blocks=[had[at]])
         self.pool.all_can_be_had("KV-BLOCK-006", f"after block {had[at]} was freed again, and refused")
+        return True
+
+    def free_idle(self, k: int) -> bool:
+        """Free one of the blocks that nobody holds, the k-th by its id; most were never handed out."""
+        own = range(int(self.pool.null), self.pool.num_blocks)
+        idle = [block for block in own if self.holders.state(block) == FREE]
+        if not 0 <= k < len(idle):
+            return False
+        self.pool.must_not("KV-BLOCK-006", "free", blocks=[idle[k]])
+        self.pool.all_can_be_had("KV-BLOCK-006", f"after block {idle[k]} was freed, which nobody holds")
         return True
 
     def free_outside(self, lot: int, k: int) -> bool:

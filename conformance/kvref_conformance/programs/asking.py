@@ -5,7 +5,7 @@ The programs for block tables are written for any block size, for tables go wron
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kvref_conformance.cases import PROGRAM, Case, Level, opening
@@ -82,7 +82,7 @@ def grouped(*programs: str, num_blocks: int = 12) -> Lattice:
                 sized(program, sizes[0]),
                 sizes[0],
                 block_sizes=f"{sizes[0]},{sizes[1]}",
-                num_blocks=num_blocks + -(-num_blocks * sizes[0] // sizes[1]),
+                num_blocks=_room(num_blocks, {"block_sizes": f"{sizes[0]},{sizes[1]}"}, sizes[0]),
             )
             for program in programs
             for sizes in pairs
@@ -92,17 +92,33 @@ def grouped(*programs: str, num_blocks: int = 12) -> Lattice:
 
 
 def windowed(*programs: str, num_blocks: int = 12) -> Lattice:
-    """Return cases with a window that ends inside a block, at its edge, and just beyond it."""
+    """Return cases with a window that ends inside a block, at its edge, and beyond; also beside no window."""
 
     def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
-        found = []
-        for size in claims.block_sizes:
-            for window in sorted({1, size, size + 1, 2 * size - 1}):
-                options = {"windows": str(window), "num_blocks": num_blocks}
-                found += [_case(manager, sized(program, size), size, **options) for program in programs]
-        return found
+        opened: list[tuple[int, dict[str, Any]]] = [
+            (size, {"windows": str(window)})
+            for size in claims.block_sizes
+            for window in sorted({1, size, size + 1, 2 * size - 1})
+        ]
+        for size, other in _pairs(claims.block_sizes)[: COUNTS[level]] if "groups" in claims.features else []:
+            both = {"block_sizes": f"{size},{other}"}
+            opened += [
+                (size, {**both, "windows": f"0,{other + 1}"}),
+                (size, {**both, "windows": f"{size},0"}),
+            ]
+        return [
+            _case(manager, sized(program, size), size, num_blocks=_room(num_blocks, options, size), **options)
+            for size, options in opened
+            for program in programs
+        ]
 
     return cases
+
+
+def _room(num_blocks: int, options: Mapping[str, Any], block_size: int) -> int:
+    """Return how many blocks hold in all groups the tokens that fit `num_blocks` of one."""
+    sizes = [int(size) for size in str(options.get("block_sizes", block_size)).split(",")]
+    return sum(-(-num_blocks * block_size // size) for size in sizes)
 
 
 def _pairs(sizes: tuple[int, ...]) -> list[tuple[int, int]]:

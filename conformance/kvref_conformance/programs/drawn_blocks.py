@@ -23,6 +23,7 @@ ALLOCATOR = {
     "end": (6, ("end_step",)),
     "free_twice": (2, ("free",)),
     "free_again": (3, ("free",)),
+    "free_idle": (1, ("free",)),
     "free_outside": (1, ("free",)),
     "touch_outside": (1, ("touch",)),
     "free_null": (1, ("free",)),
@@ -108,7 +109,7 @@ class _Allocations:
             self.lots.clear()
             self.in_flight.clear()
             return name
-        if name == "allocate_negative":
+        if name in ("allocate_negative", "free_idle"):
             return f"{name} {self.rng.randint(1, 3)}"
         if name in ("begin", "end"):
             return self._in_flight()

@@ -153,7 +153,7 @@ class OneBlockAhead(ListTables):
     fault="F17 residue",
     seen_in=("sgl-project/sglang#36855",),
     breaks=("KV-BLOCK-032",),
-    may_also_break=("KV-BLOCK-004", "KV-BLOCK-028"),
+    may_also_break=("KV-BLOCK-003", "KV-BLOCK-004", "KV-BLOCK-028"),
     verbs=TABLES,
     block_sizes=(4,),
     program="add 0; append 0 1; append 0 1",
