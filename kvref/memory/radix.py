@@ -22,33 +22,14 @@ Source: SGLang's RadixAttention (Zheng et al. 2024) and its radix_cache.py (0.5.
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
-from typing import NamedTuple
 
 from kvref.arrays import check_count, check_flag
 from kvref.errors import ArgumentError, OwnershipError
 from kvref.memory.namespace import COMMON, Namespace, check_namespace, written
 from kvref.memory.radix_checks import check_tree
 from kvref.memory.radix_leaves import Leaves
-from kvref.memory.radix_node import Content, Found, Node
+from kvref.memory.radix_node import Content, Found, Inserted, Match, Node
 from kvref.memory.radix_policies import Policy, policy_of
-
-
-class Match(NamedTuple):
-    """A cached prefix: its blocks from the root on, and the node that ends where it does."""
-
-    num_blocks: int
-    blocks: list[int]
-    node: Node
-
-
-class Inserted(NamedTuple):
-    """What became of a prefix: the node that ends where it does, and what the tree did not take."""
-
-    num_present: int
-    """How many of its blocks the tree held before."""
-    duplicates: list[int]
-    """The caller's copies of those, to be freed by the caller."""
-    node: Node
 
 
 class RadixTree:
@@ -89,7 +70,10 @@ class RadixTree:
         return idle - len(found.node.blocks) + found.inside
 
     def take(self, found: Found) -> Match:
-        """Use a prefix found: let it end with a node, and access its path now."""
+        """Use a prefix found: let it end with a node, and access its path now.
+
+        A namespace met for the first time gets a root. It goes with the last lock or block below it.
+        """
         node = self._accessed(found)
         self._settle(node)
         return Match(found.num_blocks, node.prefix(), node)
@@ -126,8 +110,10 @@ class RadixTree:
         the path that end behind `counted` blocks are used once more. With `grow`, a leaf `below` that only
         its one holder needs becomes longer and gets no child.
         Raises: ArgumentError if there are not as many blocks as contents, or the prefix ends before `below`;
-        OwnershipError if the tree would own a block twice. Nothing has changed then.
+        OwnershipError if nobody holds `below`, or the tree would own a block twice. Nothing has changed then.
         """
+        if below:
+            self._check_held(below)
         first = below.end if below else 0
         if len(blocks) != len(contents) or len(contents) < first:
             raise ArgumentError(

@@ -1,4 +1,4 @@
-"""A node of a radix tree: a run of blocks, what they hold, and who needs them.
+"""A node of a radix tree: a run of blocks, what they hold, who needs them, and where a walk ends.
 
 The path from a root to a node spells a prefix, one content a block. A node with `locks` > 0 is held, and so
 is every node above it: `locks` counts the holders of the whole subtree, `held` those of this node alone.
@@ -148,3 +148,21 @@ class Found(NamedTuple):
                 break
             node, inside = child, child.common(contents)
         return cls(name, node, inside, node.start + inside if node else 0)
+
+
+class Match(NamedTuple):
+    """A cached prefix: its blocks from the root on, and the node that ends where it does."""
+
+    num_blocks: int
+    blocks: list[int]
+    node: Node
+
+
+class Inserted(NamedTuple):
+    """What became of a prefix: the node that ends where it does, and what the tree did not take."""
+
+    num_present: int
+    """How many of its blocks the tree held before."""
+    duplicates: list[int]
+    """The caller's copies of those, to be freed by the caller."""
+    node: Node

@@ -13,9 +13,9 @@ from memory.sglang import sglang_runs
 
 from kvref.errors import ArgumentError, KVError, OwnershipError
 from kvref.memory.namespace import Namespace, Span
-from kvref.memory.radix import Inserted, RadixTree
+from kvref.memory.radix import RadixTree
 from kvref.memory.radix_contents import block_contents
-from kvref.memory.radix_node import Node
+from kvref.memory.radix_node import Inserted, Node
 from kvref.memory.radix_policies import POLICIES
 
 
@@ -302,6 +302,8 @@ def test_refusals_change_nothing() -> None:
         (OwnershipError, lambda: tree.insert(held("xyz"), [7, 8, 7])),
         (ArgumentError, lambda: tree.insert(held("xyz"), [7, 8])),
         (ArgumentError, lambda: tree.insert(held("ab"), [0, 1], below=node)),
+        (OwnershipError, lambda: tree.insert(held("xyz"), [7, 8, 9], below=gone)),
+        (OwnershipError, lambda: tree.insert(held("abcd"), [0, 1, 2, 9], below=foreign)),
         (ArgumentError, lambda: tree.evict(-1)),
         (ArgumentError, lambda: tree.evict(1.5)),  # type: ignore[arg-type]
         (ArgumentError, lambda: tree.match(held("a"), "salt")),  # type: ignore[arg-type]
