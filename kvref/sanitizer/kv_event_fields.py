@@ -1,8 +1,8 @@
 """Fields of KV-cache events: the kinds of values that engines put there, read into one form each.
 
 A key of a block comes as an integer, as bytes, or as text where JSON has no bytes: hex or base64, which are
-read back into bytes. A token is an integer, or a pair of them where the engine keys pairs. Extra keys are what
-a block depends on besides tokens, one list a block.
+read back into bytes. A token is an integer, or a pair of them where the engine keys pairs. Extra keys are
+what a block depends on besides tokens, one list a block.
 
 For porters: compare what was read, not what was written; one stream may spell a key in two ways.
 Source: vLLM, vllm/distributed/kv_events.py; SGLang, sglang/srt/disaggregation/kv_events.py; msgspec's JSON.
@@ -17,9 +17,13 @@ from kvref.memory.history import shown
 
 Key: TypeAlias = int | str | bytes
 Name: TypeAlias = int | str
-Extra: TypeAlias = "tuple[int | str | bytes | Extra, ...]"
+#: Integers, texts, bytes, and tuples of them.
+Extra: TypeAlias = tuple[Any, ...]
 
+#: Longest text or key.
 _LONGEST = 256
+#: Largest count, position, rank and group.
+LARGEST = (1 << 31) - 1
 _LOW, _HIGH = -(1 << 63), 1 << 64
 _INT, _STR, _BYTES, _LIST = frozenset({int}), frozenset({str}), frozenset({bytes}), frozenset({list})
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})+")
@@ -56,7 +60,7 @@ def keys_of(field: str, value: Any) -> list[Key]:
     """
     if type(value) is not list:
         raise wrong(field, value, "a list of keys")
-    if _INT.issuperset(map(type, value)) and value and _LOW <= min(value) and max(value) < _HIGH:
+    if value and _INT.issuperset(map(type, value)) and min(value) >= _LOW and max(value) < _HIGH:
         return value
     return [key_of(field, each) for each in value]
 
@@ -79,9 +83,9 @@ def tokens_of(field: str, value: Any) -> tuple[list[int], int]:
         if value and type(value[0]) is list and _LIST.issuperset(map(type, value)):
             flat, width = [number for pair in value for number in pair], 2
         fits = width == 1 or all(len(pair) == 2 for pair in value)
-        if fits and _INT.issuperset(map(type, flat)):
-            if not flat or (min(flat) >= _LOW and max(flat) < 1 << 63):
-                return flat, width
+        fits = fits and _INT.issuperset(map(type, flat))
+        if fits and (not flat or (min(flat) >= _LOW and max(flat) < 1 << 63)):
+            return flat, width
     raise wrong(field, value, "a list of integers from -2^63 to 2^63 - 1, or of pairs of them")
 
 
@@ -139,8 +143,14 @@ def _sound(text: str) -> bool:
 
 def _extra(field: str, value: Any, depth: int) -> Extra:
     if type(value) is not list or len(value) > _MOST_EXTRA:
-        raise wrong(field, value, f"null, or a list of at most {_MOST_EXTRA} texts, integers and pairs, a block")
+        raise wrong(field, value, f"null, or at most {_MOST_EXTRA} texts, integers and pairs, a block")
     return tuple(
-        _extra(field, each, depth - 1) if type(each) is list and depth > 1 else key_of(field, each)
+        _extra(field, each, depth - 1) if type(each) is list and depth > 1 else _atom(field, each)
         for each in value
     )
+
+
+def _atom(field: str, value: Any) -> int | str | bytes:
+    if type(value) is bytes and len(value) <= _LONGEST:
+        return bytes(value)
+    return name_of(field, value)

@@ -27,8 +27,8 @@ _NIL = b"\xc0"
 
 
 @dataclass
-class Place:
-    """Where a reader is: the name of the file, what it counts, and how far it has come."""
+class Reading:
+    """How far a reader has come: the name of the file, what it counts, and how far it has come."""
 
     name: str
     unit: str = "line"
@@ -41,39 +41,39 @@ class Place:
         return HistoryError(f"{self.name}:{number}: {error}")
 
 
-def messages(stream: BinaryIO, place: Place, loads: Loads | None = None) -> Iterator[Any]:
-    """Read the objects of a stream; `place` says which of them was read last.
+def messages(stream: BinaryIO, at: Reading, loads: Loads | None = None) -> Iterator[Any]:
+    """Read the objects of a stream; `at` says which of them was read last.
 
     Raises: HistoryError naming the file and the line.
     """
     try:
         plain = cast(gzip.GzipFile, unpacked(stream))
         if plain.peek(1)[:1] >= b"\x80":
-            place.unit = "message"
-            yield from _packed(plain, place)
+            at.unit = "message"
+            yield from _packed(plain, at)
         else:
-            yield from _spelled(plain, place, loads or fastest())
+            yield from _spelled(plain, at, loads or fastest())
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        place.number += 1
-        raise place.told(f"the gzip stream is broken: {error}") from None
+        at.number += 1
+        raise at.told(f"the gzip stream is broken: {error}") from None
     except (ValueError, RecursionError) as error:
-        place.number += place.unit == "message"  # that of the message that could not be read
-        what = "JSON" if place.unit == "line" else "msgpack"
+        at.number += at.unit == "message"  # that of the message that could not be read
+        what = "JSON" if at.unit == "line" else "msgpack"
         known = isinstance(error, HistoryError)
-        raise place.told(error if known else f"no {what}: {str(error)[:160]}") from None
+        raise at.told(error if known else f"no {what}: {str(error)[:160]}") from None
 
 
-def _spelled(stream: gzip.GzipFile, place: Place, loads: Loads) -> Iterator[Any]:
+def _spelled(stream: gzip.GzipFile, at: Reading, loads: Loads) -> Iterator[Any]:
     """Read lines of JSON; empty ones are left out."""
     for number, raw in numbered_lines(stream):
-        place.number = number
+        at.number = number
         if raw and not raw.isspace():
             value = loads(raw)
             check_names(raw, value)
             yield value
 
 
-def _packed(stream: gzip.GzipFile, place: Place) -> Iterator[Any]:
+def _packed(stream: gzip.GzipFile, at: Reading) -> Iterator[Any]:
     """Read msgpack messages.
 
     Raises: HistoryError if the package is missing, or the file ends inside a message; ValueError.
@@ -93,7 +93,7 @@ def _packed(stream: gzip.GzipFile, place: Place) -> Iterator[Any]:
         size += len(chunk)
         unpacker.feed(chunk)
         for value in unpacker:
-            place.number += 1
+            at.number += 1
             yield value
             size = 0
         if size > MAX_MESSAGE:
