@@ -2,20 +2,28 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kvref.cli.errors import friendly
+from kvref.cli.sanitize_events import check_options, event_options, judged, told
 
 if TYPE_CHECKING:
+    from kvref.sanitizer.kv_event_findings import KVEventReport
     from kvref.sanitizer.sanitizer import Report
 
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option(
-    "--max", "max_findings", type=click.IntRange(min=1), default=100, show_default=True, metavar="N"
+    "--max",
+    "max_findings",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="End after N faults.",
 )
 @click.option(
     "--max-wait",
@@ -23,23 +31,28 @@ if TYPE_CHECKING:
     metavar="STEPS",
     help="How many steps a request may wait while others are computed; else what the history says.",
 )
+@event_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @friendly
-def sanitize(file: str, max_findings: int, max_wait: int | None, as_json: bool) -> None:
+def sanitize(file: str, max_findings: int, max_wait: int | None, as_json: bool, **of_events: Any) -> None:
     """Check the history in FILE, plain or gzip, or from a pipe if FILE is -.
 
-    Exits with 0 if nothing was found, with 1 if something was, with 2 if it is no history. --max ends the
-    search after N faults.
+    With --kv-events, check the events that a cache published. Exits with 0 if nothing was found, with 1 if
+    something was, with 2 if it is no history.
     """
     from kvref.sanitizer import sanitizer
 
+    check_options(of_events, max_wait)
     source = sys.stdin.buffer if file == "-" else file
     name = "standard input" if file == "-" else file
-    report = sanitizer.sanitize(source, name=name, max_findings=max_findings, max_wait=max_wait)
-    if as_json:
-        click.echo(json.dumps(report.as_json(), indent=1, ensure_ascii=False))
+    report: Report | KVEventReport
+    if of_events["kv_events"]:
+        report = judged(source, name, max_findings, of_events)
+        text = told(report)
     else:
-        click.echo(_told(report))
+        report = sanitizer.sanitize(source, name=name, max_findings=max_findings, max_wait=max_wait)
+        text = _told(report)
+    click.echo(json.dumps(report.as_json(), indent=1, ensure_ascii=False) if as_json else text)
     sys.exit(1 if report.findings else 0)
 
 
