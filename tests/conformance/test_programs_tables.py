@@ -208,3 +208,14 @@ def test_traces_do_not_depend_on_the_order_of_free_blocks() -> None:
                 self.free_blocks.insert(0, block)
 
     assert performed(LONG, OverAStack).trace == performed(LONG).trace
+
+
+def test_write_that_needs_a_copy_and_has_no_room_is_told_as_such() -> None:
+    """With no block free, whoever writes in place is said to write in place, and to count nothing wrong."""
+
+    class InPlace(ListTables):
+        def needs_copy(self, request: int, group: int) -> bool:
+            return False
+
+    said = messages(performed("add 0; append 0 1; fork 0 1; append 0 1", InPlace, num_blocks=1))
+    assert set(said) == {"KV-BLOCK-022", "KV-BLOCK-024"}

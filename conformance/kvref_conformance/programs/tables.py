@@ -71,7 +71,7 @@ class Tables:
         answer = attempt(self.session, "append", request=request, num_tokens=count)
         said = f"append({request}, {count}), which needs {needed} blocks of {free} that are free"
         if not isinstance(answer, Failed):
-            self.judged.appended(request, count, answer)
+            self.judged.appended(request, count, answer, fits=needed <= free)
             if needed > free:
                 self.judged.stop(f"{said}, was not refused", "KV-BLOCK-032")
         elif needed > free:

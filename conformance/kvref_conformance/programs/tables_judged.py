@@ -82,8 +82,11 @@ class TablesJudged:
             )
             self._tell(message, "KV-BLOCK-023")
 
-    def appended(self, request: int, num_tokens: int, answer: Mapping[str, Any]) -> None:
-        """Make the copies, write the new tokens, and hold all that an append changed to what it should."""
+    def appended(self, request: int, num_tokens: int, answer: Mapping[str, Any], *, fits: bool) -> None:
+        """Make the copies, write the new tokens, and hold all that an append changed to what it should.
+
+        One that does not fit and was not refused is judged by where it writes. Raises: Stop.
+        """
         appended = Appended(
             request,
             self.sharing.num_tokens[request],
@@ -115,7 +118,10 @@ class TablesJudged:
         self._refused.discard(request)
         self._read_after(appended)
         self._cut.discard(request)
-        self._settle("KV-BLOCK-032", request)
+        if fits:
+            self._settle("KV-BLOCK-032", request)
+        elif self._told:
+            raise Stop
 
     def refused(self, request: int, said: str) -> None:
         """Hold the state after an append that was refused to the state before it."""
