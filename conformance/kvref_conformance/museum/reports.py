@@ -1,22 +1,24 @@
-"""Public reports and the exhibits that show them; and reports whose fault lies outside this museum's wing.
+"""Public reports and the exhibits that show them; and reports whose fault no exhibit here can show.
 
-The subjects here are kernels: functions of their inputs. Much that goes wrong with a KV cache goes wrong in
-what surrounds them, and those reports belong to the wings of managers, models, transfers and engines.
+The subjects here are kernels and block managers. Much that goes wrong with a KV cache goes wrong in what
+surrounds them: ring buffers, models, transfers, engines.
 """
 
 from kvref_conformance.museum import all_exhibits
 
-_RING = "managers: a ring buffer or a sliding cache keeps state between calls; a kernel is handed the result"
-_TRIM = "managers: trimming, resetting or restoring changes a stateful cache, not a call of a kernel"
+_RING = "rings: a sliding cache without blocks keeps state between calls; a kernel is handed the result"
+_TRIM = (
+    "models: trimming, resetting or restoring a cache without blocks; neither a kernel nor a block sees it"
+)
 _LAYERS = "models: which layer has a cache of its own; a kernel sees one layer"
 _BATCH = "engines: bookkeeping of rows when a batch changes; a kernel is given the batch as it is"
 
-#: Reports about attention, paging and cache interfaces that no exhibit of kernels can show -> why.
+#: Reports about attention, paging and cache interfaces that no exhibit can show -> why.
 ELSEWHERE: dict[str, str] = {
     "huggingface/transformers#38046": _RING,
     "huggingface/transformers#31917": _TRIM,
     "huggingface/transformers#47708": _RING,
-    "ggml-org/llama.cpp#14081": "managers: holes are counted and cells moved by a defragmenter",
+    "ggml-org/llama.cpp#14081": "rings: holes are counted and cells moved by a defragmenter",
     "ml-explore/mlx-lm#1868": _TRIM,
     "ml-explore/mlx-lm#1776": _TRIM,
     "Blaizzy/mlx-vlm#1715": _RING,
