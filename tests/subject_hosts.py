@@ -49,9 +49,22 @@ OF_FORMATS = {
     "vllm_int8": ("vllm", "torch"),
     "sglang_mx16": ("sglang", "torch"),
 }
-ALL = LIBRARIES | OF_FORMATS
+#: The same for those that manage blocks.
+OF_MANAGERS = {
+    "vllm_kv_cache_manager": ("vllm", "torch", "msgspec"),
+    "sglang_radix_cache": ("sglang", "torch", "msgspec"),
+    "torch_paged_attention": ("torch",),
+    "transformers_continuous_cache": ("transformers", "torch"),
+    "dynamo_index": ("dynamo",),
+}
+ALL = LIBRARIES | OF_FORMATS | OF_MANAGERS
 #: Libraries that need an environment of their own -> the variable that names its interpreter.
-ELSEWHERE = {"vllm": "KVREF_VLLM_PYTHON", "sglang": "KVREF_SGLANG_PYTHON"}
+ELSEWHERE = {
+    "vllm": "KVREF_VLLM_PYTHON",
+    "sglang": "KVREF_SGLANG_PYTHON",
+    "transformers": "KVREF_TRANSFORMERS_PYTHON",
+    "dynamo": "KVREF_DYNAMO_PYTHON",
+}
 
 
 def open_subject(name: str) -> Host:

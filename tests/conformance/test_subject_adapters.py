@@ -26,20 +26,13 @@ from kvref_conformance.subjects import BUILT_IN
 FOLDER = Path(subjects.__file__).parent
 #: What an adapter may import beside its library: the record of claims, and the other adapters' packing.
 SHARED = (
+    *("array", "collections", "ctypes", "dataclasses", "functools", "hashlib", "importlib", "itertools"),
+    *("json", "os", "sys", "types", "typing", "zlib"),
+    *("numpy", "ml_dtypes", "kvref.attention.arithmetic", "kvref.errors", "kvref_conformance.claims"),
     *(
-        "collections",
-        "ctypes",
-        "dataclasses",
-        "functools",
-        "importlib",
-        "itertools",
-        "os",
-        "sys",
-        "types",
-        "typing",
+        f"kvref_conformance.subjects.{shared}"
+        for shared in ("onnx_models", "onnx_attention", "vllm_triton", "sglang_parts")
     ),
-    *("numpy", "ml_dtypes", "kvref.attention.arithmetic", "kvref_conformance.claims"),
-    *(f"kvref_conformance.subjects.{shared}" for shared in ("onnx_models", "onnx_attention", "vllm_triton")),
 )
 
 
@@ -103,7 +96,7 @@ def test_missing_library_is_named(name: str, monkeypatch: pytest.MonkeyPatch) ->
     module = BUILT_IN[name].partition(":")[0]
     monkeypatch.setitem(sys.modules, ALL[name][0], None)
     monkeypatch.delitem(sys.modules, module, raising=False)
-    for shared in ("onnx_models", "vllm_triton"):
+    for shared in ("onnx_models", "vllm_triton", "sglang_parts"):
         monkeypatch.delitem(sys.modules, f"kvref_conformance.subjects.{shared}", raising=False)
     with pytest.raises(ImportError, match=r"needs .*: pip install"):
         importlib.import_module(module)

@@ -47,4 +47,10 @@ BUILT_IN = {
     "vllm_int8": "kvref_conformance.subjects.vllm_int8:VllmInt8",
     "sglang_mx16": "kvref_conformance.subjects.sglang_mx16:SglangMX16",
     "vllm_kv_cache_manager": "kvref_conformance.subjects.vllm_kv_cache_manager:VllmKVCacheManager",
+    "sglang_radix_cache": "kvref_conformance.subjects.sglang_radix_cache:SglangRadixCache",
+    "dynamo_index": "kvref_conformance.subjects.dynamo_index:DynamoIndex",
+    "torch_paged_attention": "kvref_conformance.subjects.torch_paged_attention:TorchPagedAttention",
+    "transformers_continuous_cache": (
+        "kvref_conformance.subjects.transformers_continuous_cache:TransformersContinuousCache"
+    ),
 }
