@@ -112,8 +112,12 @@ class BlockPool:
         not of the pool; ArgumentError if one is no integer.
         """
         ids = self._ids(blocks)
-        self._check_readable(ids)
-        self._hold(ids)
+        refs = self._refs
+        idle = [block for block in ids if not refs[block]]
+        self._check_readable(idle)
+        for block in ids:
+            refs[block] += 1
+        self._free.remove(self._fences.take_back(idle))
 
     def pin(self, blocks: Iterable[int]) -> None:
         """Keep each block from being free until it is unpinned as often, whoever lets go of it.
@@ -142,22 +146,28 @@ class BlockPool:
                 del self._pins[block]
         self._let_go(ids)
 
-    def mark_cached(self, block: int) -> None:
-        """Say that what a held block holds is published, so that it is worth keeping while the block is free.
+    def mark_cached(self, blocks: Iterable[int]) -> None:
+        """Say that what held blocks hold is published, so that it is worth keeping while they are free.
 
-        Marking it again changes nothing. Raises: OwnershipError if nobody holds it or it is not of the pool.
+        Marking one again changes nothing. Raises: OwnershipError if nobody holds a block or it is not of the
+        pool; ArgumentError if one is no integer.
         """
-        own = self._id(block)
-        if not self._refs[own]:
-            raise OwnershipError(f"block = {own}, expected a held block (KV-BLOCK-006 double-free)")
-        self._free.cached.add(own)
+        ids = self._ids(blocks)
+        if 0 in map(self._refs.__getitem__, ids):
+            found = next(block for block in ids if not self._refs[block])
+            raise OwnershipError(
+                f"blocks names block {found}, expected held blocks (KV-BLOCK-006 double-free)"
+            )
+        self._free.cached.update(ids)
 
-    def drop_cached(self, block: int) -> None:
-        """Say that what a block holds is published no longer; a free one keeps its place in the queue.
+    def drop_cached(self, blocks: Iterable[int]) -> None:
+        """Say that what blocks hold is published no longer; a free one keeps its place in the queue.
 
-        Dropping it again changes nothing. Raises: OwnershipError if it is not of the pool.
+        Dropping one again changes nothing. Raises: OwnershipError if one is not of the pool; ArgumentError if
+        it is no integer.
         """
-        self._free.drop(self._id(block))
+        for block in self._ids(blocks):
+            self._free.drop(block)
 
     def begin_step(self) -> int:
         """Begin a step that may write any block held now, and return its number."""
@@ -232,29 +242,18 @@ class BlockPool:
                     "(KV-BLOCK-006 double-free)"
                 )
 
-    def _check_readable(self, ids: list[int]) -> None:
-        for block in ids:
-            if not self._refs[block] and block not in self._free.cached:
-                raise OwnershipError(
-                    f"blocks names block {block}, expected a held or a cached block "
-                    "(KV-BLOCK-005 last-holder)"
-                )
-
-    def _hold(self, ids: list[int]) -> None:
-        for block in ids:
-            if not self._refs[block]:
-                if block in self._free:
-                    self._free.remove(block)
-                else:
-                    self._fences.take_back(block)
-            self._refs[block] += 1
+    def _check_readable(self, idle: list[int]) -> None:
+        if not self._free.cached.issuperset(idle):
+            found = next(block for block in idle if block not in self._free.cached)
+            raise OwnershipError(
+                f"blocks names block {found}, expected a held or a cached block (KV-BLOCK-005 last-holder)"
+            )
 
     def _let_go(self, ids: list[int]) -> None:
-        refs, idle = self._refs, []
+        refs = self._refs
         for block in ids:
             refs[block] -= 1
-            if not refs[block]:
-                idle.append(block)
+        idle = [block for block in ids if not refs[block]]
         if self._fences.in_flight:
             self._fences.wait(idle)
         else:

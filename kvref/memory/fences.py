@@ -49,9 +49,14 @@ class Fences:
         for block in blocks:
             self._waiting[block] = newest
 
-    def take_back(self, block: int) -> None:
-        """Let a block wait no longer: it has a holder again."""
-        del self._waiting[block]
+    def take_back(self, blocks: list[int]) -> list[int]:
+        """Let blocks wait no longer, for they have holders again; return those that did not wait."""
+        if not self._waiting:
+            return blocks
+        waited = self._waiting.keys() & blocks
+        for block in waited:
+            del self._waiting[block]
+        return [block for block in blocks if block not in waited]
 
     def end(self, step: int) -> list[int]:
         """End a step; return the blocks that wait for no step any more, in the order they were let go of.

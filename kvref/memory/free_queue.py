@@ -47,34 +47,41 @@ class FreeQueue:
         """Take `count` blocks from the front; return them, and those of them that were cached until now."""
         take = self._order.popitem
         blocks = [take(last=False)[0] for _ in range(count)]
-        evicted = [block for block in blocks if block in self.cached] if self.num_cached else []
+        evicted = self._cached_of(blocks)
         self.cached.difference_update(evicted)
         self.num_cached -= len(evicted)
         return blocks, evicted
 
-    def remove(self, block: int) -> None:
-        """Take a block from wherever it waits; the others keep their order."""
-        del self._order[block]
-        self.num_cached -= block in self.cached
+    def remove(self, blocks: Iterable[int]) -> None:
+        """Take blocks from wherever they wait; the others keep their order."""
+        for block in dict.fromkeys(blocks):
+            del self._order[block]
+            self.num_cached -= block in self.cached
 
     def join(self, blocks: list[int]) -> None:
         """Add blocks: the cached at the back, the plain at their end, either in the order given."""
-        kept = self.cached.intersection(blocks) if self.cached else self.cached
+        kept = self.cached.intersection(blocks)
         self.num_cached += len(kept)
         order = self._order
-        if self._front:
+        if self._front and len(kept) < len(blocks):
             for block in reversed(blocks):
                 if block not in kept:
                     order[block] = None
                     order.move_to_end(block, last=False)
             blocks = [block for block in blocks if block in kept]
-        for block in blocks:
-            order[block] = None
+        order.update(dict.fromkeys(blocks))
 
     def drop(self, block: int) -> None:
         """Let a block be cached no longer; a free one keeps its place."""
         self.num_cached -= block in self.cached and block in self._order
         self.cached.discard(block)
+
+    def _cached_of(self, blocks: list[int]) -> list[int]:
+        if not self.num_cached:
+            return []
+        if self.cached.issuperset(blocks):
+            return blocks.copy()
+        return [block for block in blocks if block in self.cached]
 
     def check_invariants(self) -> None:
         """Assert that the queue reads alike from both ends and that the count of cached blocks is right."""

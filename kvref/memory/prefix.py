@@ -116,8 +116,7 @@ class PrefixIndex(Generic[Key]):
     def withdraw(self, blocks: Sequence[int]) -> None:
         """Let nobody find blocks any more, whoever holds them."""
         self._forget(blocks)
-        for block in blocks:
-            self.pool.drop_cached(block)
+        self.pool.drop_cached(blocks)
 
     def release(self, row: Sequence[int]) -> None:
         """Let go of a request's blocks, given from its first token's on."""
@@ -164,8 +163,7 @@ class PrefixIndex(Generic[Key]):
     def _published(self, blocks: Sequence[int], contents: Sequence[Content] | None) -> None:
         if contents is not None:
             self._contents.update(zip(blocks, contents, strict=True))
-        for block in blocks:
-            self.pool.mark_cached(block)
+        self.pool.mark_cached(blocks)
 
     def _forget(self, blocks: Sequence[int]) -> None:
         self._copies.drop(blocks)

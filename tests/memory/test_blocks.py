@@ -40,7 +40,7 @@ def test_vllm_queue_after_a_request() -> None:
     pool = BlockPool(12, null_block=True, plain="front")
     assert pool.allocate(3).blocks == [1, 2, 3]
     for block in (1, 2):
-        pool.mark_cached(block)
+        pool.mark_cached([block])
     pool.free([3, 2, 1])
     assert pool.free_order() == [3, 4, 5, 6, 7, 8, 9, 10, 11, 2, 1]
     assert (pool.num_free, pool.num_cached) == (11, 2)
@@ -51,7 +51,7 @@ def test_cached_blocks_leave_oldest_first_and_are_reported() -> None:
     pool = BlockPool(4)
     pool.allocate(4)
     for block in (2, 0):
-        pool.mark_cached(block)
+        pool.mark_cached([block])
     pool.free([2, 0])
     pool.free([3, 1])
     assert pool.allocate(3) == ([3, 1, 2], [2])
@@ -64,7 +64,7 @@ def test_touch_takes_a_cached_block_back_and_keeps_the_order_of_others() -> None
     pool = BlockPool(5, plain="back")
     pool.allocate(5)
     for block in (1, 3):
-        pool.mark_cached(block)
+        pool.mark_cached([block])
     pool.free([0, 1, 2, 3, 4])
     pool.touch([3, 1, 3])
     assert pool.free_order() == [0, 2, 4]
@@ -146,7 +146,7 @@ def test_cached_block_is_hit_while_it_waits() -> None:
     """What a step in flight still writes is not this block's published contents; it need not come round."""
     pool = BlockPool(2)
     pool.allocate(2)
-    pool.mark_cached(1)
+    pool.mark_cached([1])
     step = pool.begin_step()
     pool.free([1, 0])
     pool.touch([1])
@@ -165,7 +165,7 @@ def test_null_block_is_nobodys() -> None:
         with pytest.raises(OwnershipError, match=r"block 0, expected 1 to 2 \(KV-BLOCK-007 foreign-block\)"):
             refused([0])
     with pytest.raises(OwnershipError):
-        pool.mark_cached(0)
+        pool.mark_cached([0])
 
 
 def test_only_a_private_unpublished_block_is_writable() -> None:
@@ -173,9 +173,9 @@ def test_only_a_private_unpublished_block_is_writable() -> None:
     pool = BlockPool(2)
     pool.allocate(1)
     assert pool.is_writable(0)
-    pool.mark_cached(0)
+    pool.mark_cached([0])
     assert not pool.is_writable(0)
-    pool.drop_cached(0)
+    pool.drop_cached([0])
     pool.touch([0])
     assert not pool.is_writable(0)
     pool.free([0, 0])
@@ -187,14 +187,14 @@ def test_dropped_block_keeps_its_place_in_the_queue() -> None:
     pool = BlockPool(3)
     pool.allocate(3)
     for block in range(3):
-        pool.mark_cached(block)
+        pool.mark_cached([block])
     pool.free([1, 0, 2])
-    pool.drop_cached(0)
-    pool.drop_cached(0)
+    pool.drop_cached([0])
+    pool.drop_cached([0])
     assert (pool.free_order(), pool.num_cached) == ([1, 0, 2], 2)
     assert pool.allocate(2) == ([1, 0], [1])
-    pool.mark_cached(1)
-    pool.drop_cached(1)
+    pool.mark_cached([1])
+    pool.drop_cached([1])
     assert (pool.free_order(), pool.num_cached) == ([2], 1)
 
 
@@ -235,7 +235,7 @@ def used_pool() -> BlockPool:
     pool = BlockPool(8)
     pool.allocate(8)
     pool.touch([2])
-    pool.mark_cached(3)
+    pool.mark_cached([3])
     pool.pin([4])
     pool.free([0, 3, 4])
     pool.begin_step()
@@ -280,12 +280,12 @@ BAD_CALLS: list[tuple[str, Any, type[KVError]]] = [
     ("unpin", [4, 4], OwnershipError),
     ("unpin", [4, 1], OwnershipError),
     ("unpin", [4, 1.5], ArgumentError),
-    ("mark_cached", 0, OwnershipError),
-    ("mark_cached", 5, OwnershipError),
-    ("mark_cached", 8, OwnershipError),
-    ("mark_cached", True, ArgumentError),
-    ("drop_cached", -1, OwnershipError),
-    ("drop_cached", [1], ArgumentError),
+    ("mark_cached", [1, 0], OwnershipError),
+    ("mark_cached", [1, 5], OwnershipError),
+    ("mark_cached", [1, 8], OwnershipError),
+    ("mark_cached", [True], ArgumentError),
+    ("drop_cached", [1, -1], OwnershipError),
+    ("drop_cached", 1, ArgumentError),
     ("end_step", 0, ArgumentError),
     ("end_step", 2, ArgumentError),
     ("end_step", True, ArgumentError),
@@ -313,7 +313,7 @@ def test_numpy_integers_are_integers() -> None:
     pool = BlockPool(np.int32(6))
     assert pool.allocate(np.int64(3)).blocks == [0, 1, 2]
     pool.free(np.array([0, 2], np.int32))
-    pool.mark_cached(np.uint8(1))
+    pool.mark_cached([np.uint8(1)])
     pool.free((np.int64(1),))
     assert state_of(pool) == state_of(_same_with_python_ints())
     assert {type(block) for block in pool.free_order()} == {int}
@@ -323,7 +323,7 @@ def _same_with_python_ints() -> BlockPool:
     pool = BlockPool(6)
     pool.allocate(3)
     pool.free([0, 2])
-    pool.mark_cached(1)
+    pool.mark_cached([1])
     pool.free([1])
     return pool
 
@@ -462,14 +462,14 @@ class PoolAgainstLists(RuleBasedStateMachine):
     @rule(block=st.integers(-1, 6))
     def mark_cached(self, block: int) -> None:
         allowed = self.naive.used(block)
-        self.do(allowed, "mark_cached", block)
+        self.do(allowed, "mark_cached", [block])
         if allowed and block not in self.naive.cached:
             self.naive.cached.append(block)
 
     @rule(block=st.integers(-1, 6))
     def drop_cached(self, block: int) -> None:
         allowed = block in self.naive.holders
-        self.do(allowed, "drop_cached", block)
+        self.do(allowed, "drop_cached", [block])
         if allowed and block in self.naive.cached:
             self.naive.cached.remove(block)
 
@@ -511,7 +511,7 @@ def test_untouched_requests_are_evicted_in_the_order_they_ended(
     rng.shuffle(requests)
     for blocks in requests:
         for block in blocks:
-            pool.mark_cached(block)
+            pool.mark_cached([block])
         pool.free(reversed(blocks))
     expected = [block for blocks in requests for block in reversed(blocks)]
     assert pool.allocate(sum(sizes)) == (expected, expected)

@@ -103,7 +103,7 @@ def test_published_block_is_not_written_in_place() -> None:
     pool, tables = tables_of(3, 4)
     tables.add(1)
     tables.append(1, 8)
-    pool.mark_cached(1)
+    pool.mark_cached([1])
     tables.truncate(1, 6)
     appended = tables.append(1, 1)
     assert appended.copies == [Copy(source=1, target=2, count=2)]
@@ -115,7 +115,7 @@ def test_evicted_blocks_are_named() -> None:
     pool, tables = tables_of(2, 4)
     tables.add(1)
     tables.append(1, 8)
-    pool.mark_cached(0)
+    pool.mark_cached([0])
     tables.free(1)
     tables.add(2)
     assert tables.append(2, 5).evicted == [0]
@@ -139,7 +139,7 @@ def test_request_ends_tail_first() -> None:
     tables.add(1)
     tables.append(1, 16)
     for block in range(4):
-        pool.mark_cached(block)
+        pool.mark_cached([block])
     tables.free(1)
     assert pool.free_order() == [3, 2, 1, 0]
     with pytest.raises(UnknownRequestError, match="request = 1, expected one of the 0 requests there"):
@@ -503,7 +503,7 @@ class TablesAgainstLists(RuleBasedStateMachine):
     def publish(self, request: int, at: int) -> None:
         if request in self.naive and self.blocks_of(request):
             blocks = self.blocks_of(request)
-            self.pool.mark_cached(blocks[at % len(blocks)])
+            self.pool.mark_cached([blocks[at % len(blocks)]])
 
     @invariant()
     def every_request_reads_its_own_tokens(self) -> None:
