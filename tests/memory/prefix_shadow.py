@@ -178,6 +178,7 @@ class Requests(RuleBasedStateMachine):
         super().__init__()
         self.shadow = Shadow(type(self).make(), capacity=self.capacity)
         self.next = 0
+        self.asked: list[tuple[list[int], Namespace]] = []
 
     @rule(
         stem=st.sampled_from(STEMS),
@@ -189,11 +190,18 @@ class Requests(RuleBasedStateMachine):
     def admit(
         self, stem: tuple[int, ...], cut: int, tail: list[int], namespace: Namespace, most: int | None
     ) -> None:
-        """A prompt that shares a stem with others; one too short for its spans is not asked for."""
-        tokens = [*stem[:cut], *tail]
-        if not namespace.spans or namespace.spans[-1].stop <= len(tokens):
-            self.shadow.admit(self.next, tokens, namespace, most)
-            self.next += 1
+        """A prompt that shares a stem with others."""
+        self._admit([*stem[:cut], *tail], namespace, most)
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data(), tail=st.lists(st.integers(0, 2), max_size=2), served=st.booleans())
+    def ask_again(self, data: st.DataObject, tail: list[int], served: bool) -> None:
+        """A prompt that was asked before, as far as it goes or a little further, perhaps served at once."""
+        tokens, namespace = data.draw(st.sampled_from(self.asked))
+        if self._admit(tokens + tail, namespace, None) and served:
+            self.shadow.commit(self.next - 1)
+            self.shadow.check()
+            self.shadow.end(self.next - 1, abort=False)
 
     @precondition(lambda self: self.shadow.live)
     @rule(data=st.data(), tokens=st.lists(st.integers(0, 2), max_size=6), most=st.none() | st.integers(1, 9))
@@ -228,6 +236,13 @@ class Requests(RuleBasedStateMachine):
         for request in list(self.shadow.live):
             self.shadow.end(request, abort=False)
         assert self.shadow.cache.num_free == self.capacity
+
+    def _admit(self, tokens: list[int], namespace: Namespace, most: int | None) -> bool:
+        if namespace.spans and namespace.spans[-1].stop > len(tokens):
+            namespace = COMMON
+        self.asked.append((tokens, namespace))
+        self.next += 1
+        return self.shadow.admit(self.next - 1, tokens, namespace, most) is not None
 
     def _one(self, data: st.DataObject) -> int:
         return data.draw(st.sampled_from(sorted(self.shadow.live)))
