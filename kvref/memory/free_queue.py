@@ -69,7 +69,8 @@ class FreeQueue:
                     order[block] = None
                     order.move_to_end(block, last=False)
             blocks = [block for block in blocks if block in kept]
-        order.update(dict.fromkeys(blocks))
+        for block in blocks:
+            order[block] = None
 
     def drop(self, block: int) -> None:
         """Let a block be cached no longer; a free one keeps its place."""
