@@ -171,6 +171,16 @@ def test_reset_needs_all_blocks_back() -> None:
     assert (index.match([1]), index.is_published(0), index.pool.num_free) == ([], False, 3)
 
 
+def test_oldest_copy_answers() -> None:
+    """And when it goes, the one that came after it."""
+    copies: Copies[int] = Copies()
+    for block in (7, 3, 5):
+        copies.add(1, block)
+    for block, rest in ((7, [3, 5]), (5, [3]), (3, [])):
+        copies.drop([block])
+        assert copies.every(1) == rest
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=40))
 def test_copies_are_a_map_of_lists(calls: list[tuple[int, int, bool]]) -> None:
     """Against a dict of lists: the oldest answers, and a key without blocks is gone."""

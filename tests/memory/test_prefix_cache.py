@@ -128,6 +128,26 @@ def test_keyed_tail_is_hit_by_the_same_prompt_alone() -> None:
     assert hits == [6, 4, 4]
 
 
+def test_tail_that_fills_is_a_block() -> None:
+    """Decoded tokens filled it; it is hit under the key of the whole block, and no more as a tail."""
+    cache = PrefixCache(10, replace(KVREF, tail="keyed", last_token="none"), 4)
+    served(cache, [(range(6), [6, 7])])
+    cache.check_invariants()
+    assert [cache.admit(n, range(n)).num_cached_tokens for n in (6, 8, 9)] == [4, 8, 8]
+
+
+def test_tail_that_was_not_computed_is_not_hit() -> None:
+    """Its request ended before, or was not even given a slot for it."""
+    cache = PrefixCache(10, replace(KVREF, tail="keyed", last_token="none"), 4)
+    for request, most in enumerate((4, None)):
+        cache.admit(request, range(6), max_new_tokens=most)
+        cache.finish(request)
+    cache.admit(2, range(6), max_new_tokens=5)
+    cache.commit(2)
+    cache.finish(2)
+    assert cache.admit(3, range(6)).num_cached_tokens == 4
+
+
 @pytest.mark.parametrize(
     ("publish", "seen"),
     [("scheduled", [8, 8, 8, 8]), ("computed", [0, 8, 8, 8]), ("finished", [0, 0, 0, 8])],
@@ -243,6 +263,18 @@ def test_namespace_decides_with_the_tokens() -> None:
     for number, namespace in enumerate(apart):
         again = cache.admit(100 + number, range(12), namespace=replace(namespace)).num_cached_tokens
         assert again == 8
+
+
+def test_next_turn_hits_what_was_decoded_after_an_image() -> None:
+    """Blocks that fill later stand where they stand, behind the rows of the image."""
+    namespace = Namespace(spans=(Span(kind="media", digest="cat", offset=1, length=2),))
+    cache = PrefixCache(20, KVREF, 4)
+    cache.admit(0, range(5), namespace=namespace)
+    for token in range(5, 12):
+        cache.extend(0, [token])
+    cache.commit(0)
+    cache.finish(0)
+    assert cache.admit(1, range(13), namespace=namespace).num_cached_tokens == 12
 
 
 def test_reset_forgets_and_is_refused_while_a_request_is_there() -> None:
