@@ -1,7 +1,7 @@
 """Drawn programs for prefix caches, keys and indexes: what goes wrong when much goes on at once.
 
-Pools are small, so that they are nearly full all the time. Prompts share what earlier ones begin with, cut at
-any token; two requests compute the same; prefills are aborted half way; namespaces differ in one field.
+Most pools are small, so that they are nearly full all the time. Prompts share what earlier ones begin with,
+cut at any token; two requests compute the same; prefills are aborted half way; namespaces differ in one field.
 """
 
 import random
@@ -14,6 +14,8 @@ from kvref_conformance.claims import Claims
 DOCUMENTS, REQUESTS, WORKERS = 5, 6, 3
 #: Prompts of a program that later ones begin like.
 REMEMBERED = 6
+#: Texts and digests that requests are given: some run together with others, some differ in few digits.
+TEXTS, DIGESTS = (0, 1, 2, 3, 4, 5, 9), (1, 2, 101, 5001)
 #: How many programs are orderly.
 ORDERLY = 0.2
 #: Step -> how often it is tried.
@@ -47,7 +49,7 @@ def options(manager: str, rng: random.Random, claims: Claims) -> dict[str, Any]:
     """Return what a manager is opened with, beside the size of its blocks."""
     found: dict[str, Any] = {}
     if manager == "prefix_cache":
-        found["num_blocks"] = rng.choice((3, 4, 5, 6, 8, 12))
+        found["num_blocks"] = rng.choice((3, 4, 5, 6, 8, 12, 24))
         if "weak_hash" in claims.features and rng.random() < 0.2:
             found["hash_bits"] = rng.choice((1, 2, 4))
     return found
@@ -71,13 +73,25 @@ class _Prompts:
     claims: Claims
     block_size: int
     known: list[list[int]] = field(default_factory=list)
-    given: list[str] = field(default_factory=list)
+    given: list[tuple[str, list[int]]] = field(default_factory=list)
+    """Steps that gave the last request something, and their numbers."""
 
     def steps(self) -> list[str]:
         """Return the steps that ask for the keys of one prompt."""
+        if self.rng.random() < 0.2:
+            return [f"tokens {_spelled(self._cut_digits())}"]
         request = self.rng.randrange(REQUESTS)
         prompt = self.prompt()
         return [*self.giving(request, prompt), f"keys {request} {_spelled(prompt)}"]
+
+    def _cut_digits(self) -> list[int]:
+        """Return small tokens whose digits, one behind the other, are always the same."""
+        digits, tokens = "123456789" * self.block_size, []
+        while digits and len(tokens) < 2 * self.block_size:
+            count = self.rng.choice((1, 1, 2))
+            tokens.append(int(digits[:count]))
+            digits = digits[count:]
+        return tokens
 
     def count(self) -> int:
         """Return a number of tokens: around the edges of blocks, mostly."""
@@ -86,31 +100,42 @@ class _Prompts:
 
     def prompt(self) -> list[int]:
         """Return a prompt that is new, an earlier one, or begins like one."""
-        old = self.rng.choice(self.known) if self.known and self.rng.random() < 0.7 else []
-        if old and self.rng.random() < 0.4:
-            return old
+        old = self.rng.choice(self.known) if self.known and self.rng.random() < 0.8 else []
+        if old and self.rng.random() < 0.6:
+            return [*old, 0, self.rng.choice((0, 1))]
         keep = self.rng.randrange(0, len(old) + 1, 2)
         prompt = [*old[:keep], self.rng.randrange(DOCUMENTS), self.count()]
         self.known = [*self.known, prompt][-REMEMBERED:]
         return prompt
 
     def giving(self, request: int, prompt: list[int]) -> list[str]:
-        """Return the steps that give a request something besides tokens; often what another was given."""
+        """Return the steps that give a request what another was given, or nearly, besides tokens."""
         features = [name for name in GIVING if name in self.claims.features]
-        if not features or self.rng.random() < 0.6:
+        if not features or self.rng.random() < 0.5:
             return []
-        if self.given and self.rng.random() < 0.5:
-            return [step.replace(" r ", f" {request} ") for step in self.given]
-        self.given = [self._gift(self.rng.choice(features), sum(prompt[1::2])) for _ in range(2)]
-        return [step.replace(" r ", f" {request} ") for step in self.given]
+        count, kind = sum(prompt[1::2]), self.rng.random()
+        if not self.given or kind < 0.3:
+            self.given = [self._gift(self.rng.choice(features), count) for _ in range(self.rng.randint(1, 2))]
+        elif kind < 0.7:
+            at = self.rng.randrange(len(self.given))
+            self.given = [*self.given[:at], self._altered(self.given[at]), *self.given[at + 1 :]]
+        return [f"{name} {request} {_spelled(numbers)}" for name, numbers in self.given]
 
-    def _gift(self, feature: str, count: int) -> str:
-        step = GIVING[feature]
+    def _gift(self, feature: str, count: int) -> tuple[str, list[int]]:
         if feature not in ("media", "embeddings"):
-            return f"{step} r {self.rng.choice((0, 1, 2, 3, 5, 9))}"
-        length = self.rng.randint(1, max(1, count // 2))
-        offset = self.rng.randint(0, count - length)
-        return f"{step} r {self.rng.choice((1, 2, 101, 5001))} {offset} {length}"
+            return GIVING[feature], [self.rng.choice(TEXTS)]
+        length = self.rng.randint(1, max(1, min(count, self.block_size) // 2))
+        offset = self.rng.randint(0, min(count, self.block_size) - length)
+        return GIVING[feature], [self.rng.choice(DIGESTS), offset, length]
+
+    def _altered(self, gift: tuple[str, list[int]]) -> tuple[str, list[int]]:
+        name, numbers = gift
+        if len(numbers) == 1:
+            return name, [self.rng.choice(TEXTS)]
+        digest, offset, length = numbers
+        if self.rng.random() < 0.5:
+            return name, [self.rng.choice(DIGESTS), offset, length]
+        return name, [digest, max(0, offset + self.rng.choice((-1, 1))), length]
 
 
 @dataclass
@@ -119,6 +144,8 @@ class _Requests(_Prompts):
 
     live: dict[int, bool] = field(default_factory=dict)
     """Request -> whether a step of it is in flight."""
+    prompts: dict[int, list[int]] = field(default_factory=dict)
+    """Request -> its prompt, and what it has decoded."""
     orderly: bool | None = None
     """Whether requests come one after another, so that the order of eviction can be followed."""
     fresh: int = DOCUMENTS
@@ -138,9 +165,7 @@ class _Requests(_Prompts):
         request = self._request(name)
         self._note(name, request)
         if name == "decode":
-            return [
-                f"decode {request} {self.rng.randrange(DOCUMENTS)} {self.rng.choice((1, 2, self.count()))}"
-            ]
+            return [self._decoding(request)]
         return [f"more {request} {self.count()}" if name == "more" else f"{name} {request}"]
 
     def _one_alone(self) -> list[str]:
@@ -156,8 +181,15 @@ class _Requests(_Prompts):
             request = self.rng.choice([r for r in range(REQUESTS) if r not in self.live])
         prompt = self.prompt()
         most = f"{self.count()} " if name == "part" else ""
-        self.live[request] = True
+        self.live[request], self.prompts[request] = True, prompt
         return [*self.giving(request, prompt), f"{name} {request} {most}{_spelled(prompt)}"]
+
+    def _decoding(self, request: int) -> str:
+        """Return a step in which a request decodes; what it has by then may be the next prompt."""
+        new = [self.rng.randrange(DOCUMENTS), self.rng.choice((1, 2, self.count()))]
+        self.prompts[request] = [*self.prompts.get(request, []), *new]
+        self.known = [*self.known, self.prompts[request]][-REMEMBERED:]
+        return f"decode {request} {_spelled(new)}"
 
     def _request(self, name: str) -> int:
         waiting = [r for r, busy in self.live.items() if busy == (name == "commit")]
