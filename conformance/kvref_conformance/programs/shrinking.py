@@ -1,8 +1,9 @@
 """From a failing program to a short one that fails in the same way.
 
-Steps are dropped, first many at once, then each, then each two; then numbers are made smaller, those of the
-steps and those that the case has beside its program. Any part of a program is a program, so there is nothing
-to repair. Which of several short programs comes out depends on the order alone, never on chance.
+Steps are dropped, first many at once, then a few in a row, then each two; then numbers are made smaller,
+those of the steps and those that the case has beside its program. A smaller pool needs less to fill it, so it
+is tried with steps left out as well. Any part of a program is a program, and there is nothing to repair. Which
+of several short programs comes out depends on the order alone, never on chance.
 
 Source: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input" (2002), algorithm ddmin.
 """
@@ -14,9 +15,11 @@ from dataclasses import dataclass, field
 from kvref_conformance.cases import PROGRAM, Case
 
 #: Programs that one shrinking may run.
-BUDGET = 1500
+BUDGET = 2500
 #: Smaller numbers that are tried in place of one that stands in several steps.
 RENAMES = 8
+#: Runs of steps up to which each is tried, wherever it begins: a request that comes and goes is one.
+SHORT = 4
 #: Steps of a program up to which each two of them are left out together.
 PAIRS_UP_TO = 32
 _NUMBER = re.compile(r"-?[0-9]+")
@@ -63,6 +66,7 @@ def shrink_program(case: Case, fails: Fails, budget: int = BUDGET) -> Case:
     while search.best != before and search.left > 0:
         before = search.best
         _drop_parts(search)
+        _narrow(search)
         _drop_pairs(search)
         _rename(search)
         _lower_numbers(search)
@@ -81,15 +85,33 @@ def with_steps(case: Case, steps: Sequence[str]) -> Case:
 
 
 def _drop_parts(search: _Search) -> None:
-    """Leave out runs of steps, each run half as long as those before."""
+    """Leave out runs of steps, each run half as long as those before; of short ones, every run there is."""
     size = len(search.steps)
     while size:
         at = 0
         while at < len(search.steps):
             steps = search.steps
             if not search.take_steps(steps[:at] + steps[at + size :]):
-                at += size
-        size //= 2
+                at += size if size > SHORT else 1
+        size = size // 2 if size > SHORT else size - 1
+
+
+def _narrow(search: _Search) -> None:
+    """Open the manager with fewer blocks, and leave out a few steps that were needed to fill it."""
+    while any(search.take(case) for case in _narrower(search.best)):
+        pass
+
+
+def _narrower(case: Case) -> Iterator[Case]:
+    blocks, steps = case.options.get("num_blocks"), steps_of(case)
+    if not isinstance(blocks, int):
+        return
+    for fewer in sorted({blocks // 2, *range(max(blocks - SHORT, 1), blocks)} - {0}):
+        small = case.with_options(num_blocks=fewer)
+        yield small
+        for size in range(SHORT, 0, -1):
+            for at in range(len(steps) - size + 1):
+                yield with_steps(small, steps[:at] + steps[at + size :])
 
 
 def _drop_pairs(search: _Search) -> None:
@@ -147,4 +169,4 @@ def _lower(number: int) -> list[int]:
     """Return numbers nearer to 0, the nearest first."""
     sign = -1 if number < 0 else 1
     size = abs(number)
-    return [sign * lower for lower in dict.fromkeys((0, 1, size // 2, size - 1)) if lower < size]
+    return [sign * lower for lower in dict.fromkeys((0, 1, size // 2, size - 1)) if 0 <= lower < size]
