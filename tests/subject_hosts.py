@@ -53,6 +53,7 @@ OF_FORMATS = {
 OF_MANAGERS = {
     "vllm_kv_cache_manager": ("vllm", "torch", "msgspec"),
     "sglang_radix_cache": ("sglang", "torch", "msgspec"),
+    "sglang_unified_cache": ("sglang", "torch", "msgspec"),
     "torch_paged_attention": ("torch",),
     "transformers_continuous_cache": ("transformers", "torch"),
     "dynamo_index": ("dynamo",),

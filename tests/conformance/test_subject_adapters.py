@@ -31,7 +31,7 @@ SHARED = (
     *("numpy", "ml_dtypes", "kvref.attention.arithmetic", "kvref.errors", "kvref_conformance.claims"),
     *(
         f"kvref_conformance.subjects.{shared}"
-        for shared in ("onnx_models", "onnx_attention", "vllm_triton", "sglang_parts")
+        for shared in ("onnx_models", "onnx_attention", "vllm_triton", "sglang_parts", "sglang_radix_cache")
     ),
 )
 
@@ -96,7 +96,7 @@ def test_missing_library_is_named(name: str, monkeypatch: pytest.MonkeyPatch) ->
     module = BUILT_IN[name].partition(":")[0]
     monkeypatch.setitem(sys.modules, ALL[name][0], None)
     monkeypatch.delitem(sys.modules, module, raising=False)
-    for shared in ("onnx_models", "vllm_triton", "sglang_parts"):
+    for shared in ("onnx_models", "vllm_triton", "sglang_parts", "sglang_radix_cache"):
         monkeypatch.delitem(sys.modules, f"kvref_conformance.subjects.{shared}", raising=False)
     with pytest.raises(ImportError, match=r"needs .*: pip install"):
         importlib.import_module(module)

@@ -48,6 +48,7 @@ BUILT_IN = {
     "sglang_mx16": "kvref_conformance.subjects.sglang_mx16:SglangMX16",
     "vllm_kv_cache_manager": "kvref_conformance.subjects.vllm_kv_cache_manager:VllmKVCacheManager",
     "sglang_radix_cache": "kvref_conformance.subjects.sglang_radix_cache:SglangRadixCache",
+    "sglang_unified_cache": "kvref_conformance.subjects.sglang_unified_cache:SglangUnifiedCache",
     "dynamo_index": "kvref_conformance.subjects.dynamo_index:DynamoIndex",
     "torch_paged_attention": "kvref_conformance.subjects.torch_paged_attention:TorchPagedAttention",
     "transformers_continuous_cache": (

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.metadata import version
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -57,18 +56,28 @@ class StandIns(MetaPathFinder, Loader):
         """Do nothing."""
 
 
-def memory_cache() -> tuple[Any, str]:
-    """Return a way to import modules of `sglang.srt.mem_cache` by name, and SGLang's version.
+def part(name: str) -> Any:
+    """Return a module of `sglang.srt.mem_cache`.
 
-    Raises: ImportError if SGLang is not installed.
+    Raises: ImportError if SGLang, or what it needs, is not installed.
     """
-    found = find_spec("sglang")
+    return importlib.import_module(f"sglang.srt.mem_cache.{name}")
+
+
+def _prepare() -> None:
+    """Let the packages above the cache be empty, and what it never calls be stood in for."""
+    try:
+        found = find_spec("sglang")
+    except ValueError:
+        found = None
     if found is None or not found.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'sglang'")
     root = found.submodule_search_locations[0]
     for name, path in (("sglang", root), ("sglang.srt", f"{root}/srt")):
         package = ModuleType(name)
         package.__path__ = [path]
-        sys.modules.setdefault(name, package)
+        sys.modules[name] = package
     sys.meta_path.insert(0, StandIns())
-    return lambda name: importlib.import_module(f"sglang.srt.mem_cache.{name}"), version("sglang")
+
+
+_prepare()

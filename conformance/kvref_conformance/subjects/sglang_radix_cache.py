@@ -15,7 +15,7 @@ mem_cache/allocator/{token,paged}.py, managers/{schedule_policy,scheduler,schedu
 
 from array import array
 from collections.abc import Sequence
-from types import SimpleNamespace
+from importlib.metadata import version
 from typing import Any
 
 from kvref.errors import OutOfBlocksError, OwnershipError
@@ -25,12 +25,11 @@ try:
     import msgspec
     import torch
 
-    from kvref_conformance.subjects.sglang_parts import memory_cache
+    from kvref_conformance.subjects.sglang_parts import part
 
-    _of, _version = memory_cache()
-    radix_cache, allocation, base = _of("radix_cache"), _of("allocation"), _of("base_prefix_cache")
-    params, pools, allocator = _of("cache_init_params"), _of("memory_pool"), _of("allocator")
-except (ImportError, ValueError) as error:
+    radix_cache, allocation, base = part("radix_cache"), part("allocation"), part("base_prefix_cache")
+    params, pools, allocator = part("cache_init_params"), part("memory_pool"), part("allocator")
+except ImportError as error:
     raise ImportError(
         "the subject sglang_radix_cache needs SGLang: pip install --no-deps sglang==0.5.23, and PyTorch"
     ) from error
@@ -61,6 +60,28 @@ class ReqKv:
         return self.cache_protected_len
 
 
+class Req:
+    """What the cache reads of a request."""
+
+    priority = session = session_id = kv_rotation_base = None
+
+    def __init__(self, key: Any, hit: int, lock: Any, node: Any) -> None:
+        self.kv, self.lock, self.last_node = ReqKv(hit), lock, node
+        self.extra_key, self.cache_salt = key.extra_key, key.cache_salt
+        self.origin_input_ids = key.token_ids
+        self.full_untruncated_fill_ids = key.token_ids[:]
+        self.has_ended = False
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether tokens have joined its prompt."""
+        return len(self.full_untruncated_fill_ids) > len(self.origin_input_ids)
+
+    def finished(self) -> bool:
+        """Whether its last checkpoint is due."""
+        return self.has_ended
+
+
 class Cache:
     """A tree, an allocator and the rows of requests."""
 
@@ -74,16 +95,18 @@ class Cache:
             else allocator.TokenToKVPoolAllocator(tokens, **given)
         )
         self._rows = pools.ReqToTokenPool(num_blocks, tokens + 1, "cpu", enable_memory_saver=False)
-        self._tree = radix_cache.RadixCache(
-            params.CacheInitParams(
-                disable=False,
-                req_to_token_pool=self._rows,
-                token_to_kv_pool_allocator=self._pages,
-                page_size=block_size,
-                enable_kv_cache_events=True,
-            )
+        self._tree = self.tree(
+            disable=False,
+            req_to_token_pool=self._rows,
+            token_to_kv_pool_allocator=self._pages,
+            page_size=block_size,
+            enable_kv_cache_events=True,
         )
-        self._reqs: dict[int, Any] = {}
+        self._reqs: dict[int, Req] = {}
+
+    def tree(self, **given: Any) -> Any:
+        """Return a tree over the pools."""
+        return radix_cache.RadixCache(params.CacheInitParams(**given))
 
     def admit(
         self, request: int, tokens: Sequence[int], max_new_tokens: int, *, adapter: str = "", salt: str = ""
@@ -95,26 +118,18 @@ class Cache:
         key = radix_cache.RadixKey(ids, adapter or None, limit=len(ids) - 1, cache_salt=salt or None)
         found = self._tree.match_prefix(base.MatchPrefixParams(key=key))
         hit, node = found.device_prefix_len, found.last_device_node
-        req = SimpleNamespace(
-            kv=ReqKv(hit),
-            extra_key=key.extra_key,
-            cache_salt=key.cache_salt,
-            priority=None,
-            lock=self._tree.lock(node),
-            last_node=node,
-            origin_input_ids=ids,
-            full_untruncated_fill_ids=ids[:],
-            decoding=False,
-        )
+        req = Req(key, hit, self._tree.lock(node), node)
         try:
             self._budget(len(ids) - hit)
             (req.kv.req_pool_idx,) = self._rows.alloc([req])
+            self._rows.write((req.kv.req_pool_idx, slice(0, hit)), self._tree.path_device_indices(node))
+            self._allocate(req, hit, min(hit + max_new_tokens, len(ids)))
         except Exception:
             self._tree.unlock(req.lock)
+            if req.kv.holds_kv:
+                self._rows.free(req)
             raise
-        self._rows.write((req.kv.req_pool_idx, slice(0, hit)), self._tree.path_device_indices(node))
         self._reqs[request] = req
-        self._allocate(req, hit, min(hit + max_new_tokens, len(ids)))
         return hit, self.slots(request)
 
     def extend(self, request: int, tokens: Sequence[int], max_new_tokens: int) -> list[int]:
@@ -129,14 +144,13 @@ class Cache:
         else:
             self._budget(self._new_pages(start, stop) * self._size)
         req.full_untruncated_fill_ids += array("q", tokens)
-        req.decoding |= bool(tokens)
         self._allocate(req, start, stop)
         return self.slots(request)[start:]
 
     def commit(self, request: int) -> None:
         """`checkpoint` what was prefilled; decoded tokens wait for the end."""
         req = self._reqs[request]
-        if not req.decoding:
+        if not req.is_decoding:
             self._tree.checkpoint(req, up_to=req.kv.kv_allocated_len)
 
     def slots(self, request: int) -> list[int]:
@@ -147,6 +161,7 @@ class Cache:
     def finish(self, request: int) -> None:
         """`release_kv_cache` with a checkpoint."""
         req = self._reqs[request]
+        req.has_ended = True
         self._tree.checkpoint(req, up_to=req.kv.kv_allocated_len)
         self.abort(request)
 
@@ -188,7 +203,7 @@ class Cache:
         if not fits:
             raise OutOfBlocksError("can_allocate_prefill() = False")
 
-    def _allocate(self, req: Any, start: int, stop: int) -> None:
+    def _allocate(self, req: Req, start: int, stop: int) -> None:
         """Let positions of a request have slots, and write them into its row."""
         if self._size == 1:
             slots = allocation.alloc_token_slots(self._tree, stop - start)
@@ -213,7 +228,7 @@ class SglangRadixCache:
 
     claims = Claims(
         name="SGLang RadixCache",
-        version=_version,
+        version=version("sglang"),
         block_sizes=(4, 1, 3, 16),
         features=("adapter", "salt", "events"),
         choices={"null-block": "reserved", "eviction-order": "lru_node"},

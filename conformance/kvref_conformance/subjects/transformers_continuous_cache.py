@@ -12,7 +12,6 @@ offloading_manager.py, cache_allocators.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from kvref.errors import OutOfBlocksError
 from kvref_conformance.claims import Claims
@@ -162,7 +161,7 @@ class Cache(Paged):
 class TransformersContinuousCache:
     """`block_tables` and `prefix_cache` by PagedAttentionCache."""
 
-    claims: Any = Claims(
+    claims = Claims(
         name="transformers PagedAttentionCache",
         version=str(transformers.__version__),
         block_sizes=(4, 1, 3, 16),
