@@ -62,14 +62,13 @@ class Copies(Generic[Key]):
 
     def drop(self, blocks: Iterable[int]) -> None:
         """Let blocks have no key; one that has none is left as it is."""
+        first, more, pop = self._first, self._more, self._keys.pop
         for block in blocks:
-            key = self._keys.pop(block, None)
-            if key is None:
-                continue
-            if key in self._more:
+            key = pop(block, None)
+            if key in more:
                 self._drop_copy(key, block)
-            else:
-                del self._first[key]
+            elif key is not None:
+                del first[key]
 
     def check_invariants(self) -> None:
         """Assert that keys and blocks name each other."""
