@@ -1,9 +1,9 @@
 """From a failing program to a short one that fails in the same way.
 
-Steps are dropped, first many at once, then a few in a row, then each two; then numbers are made smaller,
-those of the steps and those that the case has beside its program. A smaller pool needs less to fill it, so it
-is tried with steps left out as well. Any part of a program is a program, and there is nothing to repair. Which
-of several short programs comes out depends on the order alone, never on chance.
+Steps are dropped, first many at once, then a few in a row, then each two; then numbers are made smaller, in
+the steps and beside the program. A smaller pool needs less to fill it, so it is tried with steps left out as
+well. Any part of a program is a program, and there is nothing to repair. Which of several short programs comes
+out depends on the order alone, never on chance.
 
 Source: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input" (2002), algorithm ddmin.
 """
