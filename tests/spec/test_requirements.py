@@ -45,7 +45,7 @@ FORMAT_IDS = (
     *range(90, 95),
     100,
 )
-BLOCK_IDS = (*range(1, 14), *range(20, 34), *range(40, 46))
+BLOCK_IDS = (*range(1, 14), *range(20, 35), *range(40, 46))
 PREFIX_IDS = (*range(1, 29), *range(30, 35), *range(40, 47), *range(50, 54))
 
 GOOD = """\
