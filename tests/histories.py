@@ -4,6 +4,9 @@ import io
 import json
 from typing import Any
 
+from hypothesis import strategies as st
+
+from kvref.memory.events import EVENTS
 from kvref.memory.fields import SCHEMA
 from kvref.memory.history import Event
 from kvref.sanitizer.findings import Finding
@@ -15,7 +18,8 @@ PROMPT = list(range(100, 110))
 
 def opened(**changed: Any) -> Event:
     """The first line: eight blocks of four."""
-    return {"event": "open", "schema": SCHEMA, "num_blocks": 8, "block_size": 4} | changed
+    first = {"event": "open", "schema": SCHEMA, "num_blocks": 8, "block_size": 4} | changed
+    return {name: value for name, value in first.items() if value is not None}
 
 
 def say(event: str, **fields: Any) -> Event:
@@ -88,3 +92,59 @@ def only(*events: Event, **options: Any) -> Finding:
     """The one finding there is."""
     (finding,) = judge(*events, **options).findings
     return finding
+
+
+_NAMES = st.sampled_from([1, 2, "a"])
+_COUNT = st.integers(0, 12)
+_BLOCKS = st.lists(st.integers(-1, 6), max_size=4)
+_TOKENS = st.lists(st.integers(0, 3), max_size=10)
+
+#: Field -> values of it that mean something in a pool of six blocks.
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "request": _NAMES,
+    "parent": _NAMES,
+    "tokens": _TOKENS,
+    "salt": st.sampled_from(["", "s"]),
+    "adapter": st.sampled_from(["", "a"]),
+    "spans": st.sampled_from([[], [{"kind": "media", "digest": "d", "offset": 1, "length": 2}]]),
+    "count": _COUNT,
+    "start": _COUNT,
+    "blocks": _BLOCKS,
+    "slots": st.lists(st.integers(-1, 24), max_size=6),
+    "index": st.integers(0, 3),
+    "source": st.integers(0, 6),
+    "target": st.integers(0, 6),
+    "snapshot": _NAMES,
+    "snapshots": st.lists(_NAMES, max_size=2),
+    "tier": st.sampled_from(["host", "disk"]),
+    "keys": st.lists(_NAMES, max_size=3),
+    "step": st.integers(0, 2),
+    "transfer": st.integers(0, 2),
+    "kind": st.sampled_from(["send", "receive"]),
+    "failed": st.booleans(),
+    "num_free": st.integers(0, 6),
+}
+
+
+@st.composite
+def _line(draw: st.DrawFn) -> Event:
+    kind = draw(st.sampled_from([kind for kind in EVENTS if kind not in ("open", "close")]))
+    fields = EVENTS[kind]
+    event: Event = {"event": kind}
+    if kind in ("compute", "decode"):
+        rows = draw(st.lists(st.tuples(_NAMES, _COUNT, _COUNT), max_size=3))
+        event["requests"] = [name for name, _, _ in rows]
+        event["starts" if kind == "compute" else "tokens"] = [start for _, start, _ in rows]
+        if kind == "compute":
+            event["counts"] = [count for _, _, count in rows]
+        return event
+    for name in fields.required:
+        event[name] = draw(VALUES[name])
+    for name in fields.optional:
+        if name in VALUES and draw(st.booleans()):
+            event[name] = draw(VALUES[name])
+    return event
+
+
+#: Any well-formed event but the first and the last, over few names and few blocks.
+LINES = _line()

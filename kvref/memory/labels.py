@@ -124,7 +124,7 @@ class Labels:
 
     def piece(self, start: int, stop: int) -> "Labels":
         """Keep positions start to stop − 1 apart from the rest, and those before them back to a stride."""
-        first = max(0, start - self.start) // self.stride
+        first = min(max(0, start - self.start), len(self.symbols)) // self.stride
         symbols = self.symbols[first * self.stride : max(0, stop - self.start)]
         last = first + len(symbols) // self.stride
         if last >= len(self._ends):
@@ -148,8 +148,9 @@ class Labels:
         return label
 
     def symbol(self, position: int) -> int:
-        """Return the symbol of a position that is known."""
-        return self.symbols[position - self.start]
+        """Return the symbol of a position, and −1 for one that is not known."""
+        at = position - self.start
+        return self.symbols[at] if 0 <= at < len(self.symbols) else -1
 
     def _part(self, start: int, symbols: "array[int]", ends: "array[int]") -> "Labels":
         part = Labels.__new__(Labels)

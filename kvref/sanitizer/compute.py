@@ -48,11 +48,14 @@ def compute(state: State, line: int, event: Event) -> None:
             continue
         else:
             stop = _write_tokens(state, line, request, start, stop)
-            if start == request.verified:
+            if start == request.verified and not state.disturbed:
                 request.verified = max(stop, start)
             else:
                 late.append((request, start, stop))
         request.step, request.progress = step, now
+    if state.disturbed:  # what one row wrote, another had verified
+        late = [(r, 0, r.computed) for r in map(requests.get, event["requests"]) if r is not None]
+        state.disturbed = False
     for request, start, stop in late:
         _read_table(state, line, request, start, stop)
     if not state.stepped:
@@ -111,14 +114,20 @@ def _write_tokens(state: State, line: int, request: Request, start: int, stop: i
             block = table[index] if index < len(table) else -1
             if block < 0:
                 _no_block(state, line, request, "computes", max(start, base), index, table, size)
+                request.verified = stop  # it was told; reading the same would tell it again
                 break
             known = state.blocks[block]
             if known.refs > 1 or known.published or known.fences:
                 _judge_write(state, line, request, block, known, lo, hi)
             known.write(lo, hi, base, request.labels, request.name, line)
-            if known.refs == 1 and not known.published:
+            if (
+                known.refs == 1
+                and not known.published
+                and base + hi == request.computed
+                and known.ends_at(hi)
+            ):
                 known.owner, request.tail, request.tail_stop = request, known, base + size
-    if not state.single:
+    if not state.single or request.computed != stop:
         request.tail = None
     return stop
 
@@ -144,7 +153,8 @@ def _count_computed(state: State, line: int, request: Request, start: int, stop:
             what = f"again: {request.computed} positions are computed"
         which = f"position {start}" if stop == start + 1 else f"positions {start} to {stop - 1}"
         state.report("KV-BLOCK-040", line, f"request {name} computes {which} {what}", facts)
-    request.computed = max(request.computed, stop)
+    if start < stop:
+        request.computed = max(request.computed, stop)
     return stop
 
 
@@ -212,7 +222,7 @@ def _judge_write(
             state.report("KV-BLOCK-022", line, message, facts)
     else:
         return
-    state.changed(block, request)
+    state.changed(block)
 
 
 def _write_slots(state: State, line: int, request: Request, group: int, start: int, slots: list[int]) -> None:

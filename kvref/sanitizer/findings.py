@@ -68,7 +68,7 @@ class Finding:
 
     def told(self) -> str:
         """Return the finding as a report shows it: one line, and one more for each line of the excerpt."""
-        head = f"FAIL  {self.requirement} {self.slug:<24} line {self.line}: {self.message}"
+        head = f"FAIL  {self.requirement:<13} {self.slug:<23} line {self.line}: {self.message}"
         return "\n".join([head, *(f"      line {line:<6} {text}" for line, text in self.excerpt)])
 
     def as_json(self) -> dict[str, Any]:

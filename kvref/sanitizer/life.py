@@ -40,14 +40,15 @@ def tokens(state: State, line: int, event: Event) -> None:
 
 def decode(state: State, line: int, event: Event) -> None:
     """`decode`: one token for each request of a batch."""
-    requests = state.requests
+    requests, unknown = state.requests, 0
     for name, token in zip(event["requests"], event["tokens"], strict=True):
         request = requests.get(name)
         if request is None or request.ended:
             state.request(name, line, "a token")
+            unknown += 1
         else:
             request.symbols.append(token)
-    state.count_tokens(len(event["tokens"]))
+    state.count_tokens(len(event["tokens"]) - unknown)
 
 
 def truncate(state: State, line: int, event: Event) -> None:

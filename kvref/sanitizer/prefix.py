@@ -99,9 +99,8 @@ def hit(state: State, line: int, event: Event) -> None:
         state.hold(known, request.name, line)
         request.holds += 1
         table.append(block)
-    verified = (
-        stop if told else deferred
-    )  # what is wrong is told once; what may still be computed is read later
+    stop = min(stop, len(request.symbols))
+    verified = stop if told else min(stop, deferred)  # what may still be computed is read later
     request.verified = verified if request.computed < stop else min(request.verified, verified)
     request.computed = max(request.computed, stop)
     request.tail = None
@@ -144,7 +143,7 @@ def restore(state: State, line: int, event: Event) -> None:
             f"but {request.computed} of its tokens count as computed"
         )
         state.report("KV-BLOCK-040", line, message, [fact])
-    request.computed = request.verified = count
+    request.computed = request.verified = min(count, len(request.symbols))
     request.tail = None
 
 
@@ -164,10 +163,12 @@ def _misplaced(
             f"request {name} hits {stop} tokens of its {len(request.symbols)}, and has none left to compute"
         )
         state.report("KV-PREFIX-002", line, message, [(request.line, f"request {name} arrived")])
-    if request.computed not in (start, stop):
-        message = f"request {name} hits positions {start} to {stop - 1}, but {request.computed} are computed"
-        state.report("KV-BLOCK-040", line, message, request.facts())
     if len(table) == first:
+        if request.computed not in (start, stop):
+            message = (
+                f"request {name} hits positions {start} to {stop - 1}, but {request.computed} are computed"
+            )
+            state.report("KV-BLOCK-040", line, message, request.facts())
         return False
     message = f"request {name} hits blocks for entry {first} of its table, which has {len(table)} blocks"
     if request.preempted and not start:

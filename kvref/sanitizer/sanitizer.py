@@ -11,6 +11,7 @@ For porters: replay what happened, not what should have; a checker that repairs 
 Source: Jepsen and Porcupine, which check recorded histories against a model.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +147,30 @@ class Sanitizer:
             if state.closed:
                 raise HistoryError(f"{event['event']} comes after close, expected nothing")
             handlers[event["event"]](state, self.line, event)
+
+    def check_invariants(self) -> None:
+        """Assert that counts equal holders and that tails are what they are taken for, of all there is."""
+        state = self._state
+        if state is None:
+            return
+        tables = {r.name: [b for table in r.tables for b in table if b >= 0] for r in state.requests.values()}
+        entries = Counter(block for row in tables.values() for block in row)
+        for block, known in state.blocks.items():
+            assert known.refs - known.pins == entries[block], f"block {block} is not held once an entry"
+        for request in state.requests.values():
+            assert request.holds == len(tables[request.name]), f"request {request.name} holds another number"
+            assert request.computed <= len(request.symbols) + state.ahead, "more is computed than there is"
+            tail = request.tail
+            if tail is not None and tail.owner is request and request.computed <= request.tail_stop:
+                assert tail.refs == 1, "a tail is shared"
+                assert not tail.published, "a tail is published"
+                assert tail.main is not None, "a tail was never written"
+                assert tail.main.base + tail.main.hi == request.computed, "a tail is written elsewhere"
+                assert tail.ends_at(tail.main.hi), "something lies behind a tail"
+        assert state.held == sum(1 for known in state.blocks.values() if known.refs), (
+            "held blocks are miscounted"
+        )
+        assert state.tokens == sum(len(r.symbols) for r in state.requests.values()), "tokens are miscounted"
 
     @property
     def findings(self) -> list[Finding]:

@@ -122,6 +122,10 @@ class Block:
         if self.older:
             self.older = tuple(part for old in self.older for part in old.outside(lo, hi))
 
+    def ends_at(self, hi: int) -> bool:
+        """Whether nothing lies in slot hi or behind it."""
+        return all(written.hi <= hi for written in self.older)
+
     def at(self, slot: int) -> Written | None:
         """Return the stretch that a slot lies in."""
         for written in (self.main, *self.older):

@@ -97,6 +97,8 @@ class State:
         self.dropped: OrderedDict[tuple[str, Name], int] = OrderedDict()
         self.snapshots: dict[Name, tuple[int, int, Name, int]] = {}
         """Snapshot -> its label, its number of tokens, whose it is, and the line."""
+        self.disturbed = False
+        """Whether a block that somebody had verified was changed in this event."""
         self.closed = 0
 
     @property
@@ -214,6 +216,7 @@ class State:
 
     def changed(self, block: int, besides: Request | None = None) -> None:
         """Let everybody else who has a block in a table verify it again."""
+        self.disturbed = True
         known = self.blocks[block]
         alone = self.requests.get(known.holder) if known.refs == 1 and known.holder is not None else None
         for request in [alone] if alone and self.place(alone, block) else self.holders(block):

@@ -100,11 +100,10 @@ def discard(state: State, line: int, event: Event) -> None:
         known = state.block(block, line, "discard")
         if known is not None:
             known.empty(line, "the pool was discarded" if everything else "the block was discarded")
+            if not everything:
+                state.changed(block)
     for request in state.requests.values() if everything else ():
         request.back_to(0)
-    if not everything:
-        for block in ids(event):
-            state.changed(block)
 
 
 def store(state: State, line: int, event: Event) -> None:
@@ -157,7 +156,7 @@ def load(state: State, line: int, event: Event) -> None:
         if request is None or known.refs > 1 or known.holder != request.name:
             state.changed(block, request)
     if request is not None:
-        request.computed = max(request.computed, event.get("count", 0))
+        request.computed = max(request.computed, min(event.get("count", 0), len(request.symbols)))
         request.verified = request.computed if told else 0
         request.tail = None
 
@@ -207,7 +206,7 @@ def _received(state: State, line: int, flight: Flight, *, failed: bool) -> None:
             known.write(lo, hi, base, request.labels, request.name, line)
     if request is not None and not failed and not request.ended:
         if request.computed == flight.start:
-            request.computed = stop
+            request.computed = min(stop, len(request.symbols))
         request.tail = None
 
 
