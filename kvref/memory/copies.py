@@ -41,6 +41,10 @@ class Copies(Generic[Key]):
         """Return the key of a block, or None."""
         return self._keys.get(block)
 
+    def keys(self) -> set[Key]:
+        """Return the keys that have blocks."""
+        return set(self._first)
+
     def blocks(self) -> list[int]:
         """List the blocks that have keys."""
         return list(self._keys)
@@ -60,15 +64,18 @@ class Copies(Generic[Key]):
         self._keys.update(zip(blocks, keys, strict=True))
         return True
 
-    def drop(self, blocks: Iterable[int]) -> None:
-        """Let blocks have no key; one that has none is left as it is."""
+    def drop(self, blocks: Iterable[int]) -> list[Key]:
+        """Let blocks have no key, one that has none included; return the keys that no block has any more."""
         first, more, pop = self._first, self._more, self._keys.pop
+        lost = []
         for block in blocks:
             key = pop(block, None)
             if key in more:
                 self._drop_copy(key, block)
             elif key is not None:
                 del first[key]
+                lost.append(key)
+        return lost
 
     def check_invariants(self) -> None:
         """Assert that keys and blocks name each other."""

@@ -118,6 +118,14 @@ def written_tokens(tokens: Iterable[int]) -> bytes:
     return raw.tobytes()
 
 
+def read_tokens(raw: bytes) -> list[int]:
+    """Read written token ids."""
+    ids = array("Q", raw)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids.tolist()
+
+
 def check_spans(namespace: Namespace, num_tokens: int) -> None:
     """Check that no span ends behind the last token.
 

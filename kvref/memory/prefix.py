@@ -41,6 +41,8 @@ class PrefixIndex(Generic[Key]):
         self.pool = BlockPool(num_blocks, null_block=self.profile.null_block, plain=self.profile.plain)
         self.evictions = 0
         """Blocks evicted so far."""
+        self.lost: list[Key] = []
+        """Keys that no block holds since the last `take` or `withdraw`."""
         self._copies: Copies[Key] = Copies()
         self._contents: dict[int, Content] = {}  # of published blocks, where contents are verified
 
@@ -84,9 +86,8 @@ class PrefixIndex(Generic[Key]):
                 )
         pool.touch(hits)
         blocks, evicted = pool.allocate(num_blocks)
-        if evicted:
-            self._forget(evicted)
-            self.evictions += len(evicted)
+        self._forget(evicted)
+        self.evictions += len(evicted)
         return blocks
 
     def publish(
@@ -121,6 +122,10 @@ class PrefixIndex(Generic[Key]):
     def release(self, row: Sequence[int]) -> None:
         """Let go of a request's blocks, given from its first token's on."""
         self.pool.free(row[::-1] if self.profile.release == "tail_first" else row)
+
+    def keys(self) -> set[Key]:
+        """Return the keys that a block holds."""
+        return self._copies.keys()
 
     def is_published(self, block: int) -> bool:
         """Say whether others can find a block."""
@@ -166,6 +171,6 @@ class PrefixIndex(Generic[Key]):
         self.pool.mark_cached(blocks)
 
     def _forget(self, blocks: Sequence[int]) -> None:
-        self._copies.drop(blocks)
+        self.lost = self._copies.drop(blocks)
         for block in blocks if self._contents else ():
             self._contents.pop(block, None)

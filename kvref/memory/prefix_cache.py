@@ -19,29 +19,24 @@ Source: vLLM's KVCacheManager; the choices are those of the profiles.
 from collections import Counter
 from collections.abc import Sequence
 
-from kvref.arrays import check_count
-from kvref.errors import ArgumentError, OutOfBlocksError, OwnershipError
-from kvref.memory.admission import (
-    Admission,
-    check_fits,
-    hit_limit,
-    new_request,
-    scheduled_until,
-    unknown_request,
-)
+from kvref.arrays import check_count, check_flag
+from kvref.errors import ArgumentError, OwnershipError
+from kvref.memory.admission import Admission, check_fits, new_request, scheduled_until, unknown_request
 from kvref.memory.blocks import BlockPool
+from kvref.memory.cache_events import Event, Told
 from kvref.memory.keys import TOKEN, Digest, check_spans, sha256, written_tokens
 from kvref.memory.namespace import COMMON, Namespace, check_namespace
 from kvref.memory.prefix import PrefixIndex
 from kvref.memory.prefix_request import PrefixRequest
+from kvref.memory.prefix_steps import publish, publish_tail, take
 from kvref.memory.profiles import Profile, profile_of
-from kvref.memory.tables import Copy
 
 
 class PrefixCache:
     """Requests over a pool of `num_blocks` blocks, under a profile of structure "chain".
 
-    `digest` makes the keys; one that can be made to collide needs a profile that compares tokens.
+    `digest` makes the keys; one that can be made to collide needs a profile that compares tokens. With
+    `events`, the cache tells which keys it stores and removes.
     Raises: ArgumentError if the profile is unknown or of another structure, or a number is no count.
     """
 
@@ -52,6 +47,7 @@ class PrefixCache:
         block_size: int | None = None,
         *,
         digest: Digest = sha256,
+        events: bool = False,
     ) -> None:
         self.profile = _chain(profile_of(profile))
         size = self.profile.block_size if block_size is None else block_size
@@ -59,6 +55,7 @@ class PrefixCache:
         self._digest = digest
         self._index: PrefixIndex[bytes] = PrefixIndex(num_blocks, self.profile)
         self._requests: dict[int, PrefixRequest] = {}
+        self._told = Told() if check_flag("events", events) else None
 
     @property
     def pool(self) -> BlockPool:
@@ -96,18 +93,11 @@ class PrefixCache:
         new = PrefixRequest(namespace, self.block_size, self._digest, self.profile.identity == "tokens")
         new.join(raw)
         new.num_prompt = count
-        blocks, cached = self._hits(new)
-        try:
-            copies = self._take(new, blocks, cached, max_new_tokens)
-        except OutOfBlocksError:
-            whole = cached - cached % self.block_size
-            if whole == cached:
-                raise
-            cached = whole  # a copied part costs a block more than computing it
-            copies = self._take(new, blocks, cached, max_new_tokens)
+        copies = take(self._index, new, max_new_tokens)
+        self._tell_removed()
         self._requests[own] = new
         self._scheduled(new)
-        return Admission(cached, new.slots(0, new.num_scheduled), copies)
+        return Admission(new.num_computed, new.slots(0, new.num_scheduled), copies)
 
     def extend(
         self, request: int, tokens: Sequence[int] = (), *, max_new_tokens: int | None = None
@@ -122,6 +112,7 @@ class PrefixCache:
         missing = -(-stop // self.block_size) - len(own.row)
         if missing:
             own.row += self._index.take((), missing)
+            self._tell_removed()
         own.join(raw)
         own.num_scheduled = stop
         self._scheduled(own)
@@ -153,8 +144,7 @@ class PrefixCache:
         """
         own = self._known(request)
         self._publish(own, own.num_computed)
-        if self.profile.tail == "keyed" and own.num_computed >= own.num_prompt:
-            self._publish_tail(own)
+        publish_tail(self._index, own)
         self._end(request, own)
 
     def abort(self, request: int) -> None:
@@ -174,6 +164,17 @@ class PrefixCache:
                 f"{len(self._requests)} requests hold blocks, expected none (KV-PREFIX-015 reset-forgets)"
             )
         self._index.reset()
+        if self._told:
+            self._told.cleared()
+
+    def take_events(self) -> list[Event]:
+        """Return what was stored and removed since the last time, in its order.
+
+        Raises: ArgumentError if the cache was not opened to tell.
+        """
+        if not self._told:
+            raise ArgumentError("events = False, expected a cache that tells of itself")
+        return self._told.take()
 
     def check_invariants(self) -> None:
         """Assert that blocks are held by exactly the requests that have them, and that all counts agree."""
@@ -183,51 +184,21 @@ class PrefixCache:
             own.check_invariants()
             held.update(own.row + own.sources)
         assert self.pool.num_held == len(held), "blocks are held by no request"
+        if self._told and self.profile.tail == "full_blocks":
+            assert self._told.keys() == self._index.keys(), "what was told is not what is there"
         for block, count in held.items():
             assert self.pool.ref_count(block) == count, f"block {block} is not held once a request"
-
-    def _hits(self, new: PrefixRequest) -> tuple[list[int], int]:
-        """Find the blocks of the longest cached prefix, and how many of its tokens may be hit."""
-        size, limit = self.block_size, hit_limit(self.profile.last_token, new.num_prompt, self.block_size)
-        full = min(len(new.keys), -(-limit // size))
-        blocks = self._index.match(*new.of_blocks(0, full))
-        cached = len(blocks) * size
-        if self.profile.tail == "keyed" and len(blocks) == len(new.keys):
-            blocks += self._index.match(*new.of_tail())
-            cached = min(len(blocks) * size, new.num_prompt)
-        return blocks, min(cached, limit)
-
-    def _take(
-        self, new: PrefixRequest, blocks: list[int], cached: int, max_new_tokens: int | None
-    ) -> list[Copy]:
-        """Hold the blocks of a hit and those of the scheduled tokens; a part of a block is to be copied."""
-        full, part = divmod(cached, self.block_size)
-        stop = scheduled_until(cached, new.num_prompt, max_new_tokens)
-        sources = blocks[full : full + 1] if part else []
-        fresh = self._index.take(blocks[:full] + sources, -(-stop // self.block_size) - full)
-        new.row = blocks[:full] + fresh
-        new.sources = sources
-        new.num_scheduled, new.num_computed, new.num_published = stop, cached, full
-        return [Copy(source, fresh[0], part) for source in sources]
 
     def _scheduled(self, own: PrefixRequest) -> None:
         if self.profile.publish == "scheduled":
             self._publish(own, own.num_scheduled)
 
     def _publish(self, own: PrefixRequest, num_tokens: int) -> None:
-        """Publish the full blocks of the first tokens that are not published yet."""
-        until = num_tokens if self.profile.cached_outputs else min(num_tokens, own.num_prompt)
-        start, stop = own.num_published, until // self.block_size
-        if start < stop:
-            keys, contents = own.of_blocks(start, stop)
-            self._index.publish(keys, own.row, start, contents)
-            own.num_published = stop
-
-    def _publish_tail(self, own: PrefixRequest) -> None:
-        keys, contents = own.of_tail()
-        at = own.num_prompt // self.block_size
-        if keys and not self._index.is_published(own.row[at]):
-            self._index.publish(keys, own.row, at, contents)
+        start = own.num_published
+        publish(self._index, own, num_tokens)
+        if self._told and start < own.num_published:
+            keys = own.keys[: own.num_published]
+            self._told.stored(keys, start, bytes(own.raw), self.block_size, own.namespace)
 
     def _let_go_of_sources(self, own: PrefixRequest) -> None:
         if own.sources:
@@ -238,8 +209,13 @@ class PrefixCache:
         del self._requests[int(request)]
         uncomputed = own.row[own.num_computed // self.block_size : own.num_published]
         self._index.withdraw(uncomputed)
+        self._tell_removed()
         self._let_go_of_sources(own)
         self._index.release(own.row)
+
+    def _tell_removed(self) -> None:
+        if self._told:
+            self._told.removed(self._index.lost)
 
     def _known(self, request: int) -> PrefixRequest:
         try:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import invariant, run_state_machine_as_test
 from memory.prefix_shadow import Requests
 from memory.states import state_of
 from memory.workloads import BLOCK_SIZE, NUM_BLOCKS, digest, oracles, w1, w3
 
 from kvref.errors import ArgumentError, KVError, OutOfBlocksError, OwnershipError, UnknownRequestError
-from kvref.memory.keys import sha256
+from kvref.memory.cache_events import Cleared, Removed, Stored
+from kvref.memory.keys import block_keys, sha256
 from kvref.memory.namespace import COMMON, Namespace, Span
 from kvref.memory.prefix_cache import PrefixCache
 from kvref.memory.profiles import PROFILES, Profile
@@ -52,8 +53,73 @@ def test_every_request_reads_its_own_prefix(name: str) -> None:
         capacity = 9
         make = staticmethod(lambda: PrefixCache(9 + profile.null_block, profile, 3, digest=weak))
 
+    run(Machine)
+
+
+@pytest.mark.parametrize("name", ["kvref", "vllm", "adopt", "finished", "tail"])
+def test_mirror_of_events_is_the_cache(name: str) -> None:
+    """A key is stored once, under its parent, with its tokens; whoever follows knows what is there."""
+    profile, _ = MACHINES[name]
+
+    class Machine(Requests):
+        capacity = 9
+        make = staticmethod(lambda: PrefixCache(9 + profile.null_block, profile, 3, events=True))
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.mirror: dict[bytes, bytes | None] = {}
+
+        @invariant()
+        def mirror_equals(self) -> None:
+            cache: PrefixCache = self.shadow.cache
+            for event in cache.take_events():
+                if isinstance(event, Stored):
+                    self.store(event)
+                elif isinstance(event, Removed):
+                    for key in event.keys:
+                        del self.mirror[key]
+                else:
+                    self.mirror.clear()
+            assert profile.tail == "keyed" or self.mirror.keys() == cache._index.keys()
+
+        def store(self, event: Stored) -> None:
+            base = replace(event.namespace, spans=())
+            if event.namespace == base:
+                start = 0 if event.parent is None else 3
+                again = block_keys(event.tokens, 3, base, parent=event.parent, start=start)
+                assert again == event.keys
+            before = event.parent
+            assert before is None or before in self.mirror
+            assert (len(event.tokens), event.block_size) == (3 * len(event.keys), 3)
+            for key in event.keys:
+                assert key not in self.mirror
+                self.mirror[key] = before
+                before = key
+
+    run(Machine)
+
+
+def test_events_are_told_if_asked_for() -> None:
+    """Removed before what the room was made for is stored; cleared by a reset."""
+    cache = PrefixCache(2, KVREF, 2, events=True)
+    served(cache, [(range(4), []), (range(50, 54), [])])
+    cache.reset()
+    old, new = block_keys(range(4), 2), block_keys(range(50, 54), 2)
+    assert cache.take_events() == [
+        Stored(old, None, [0, 1, 2, 3], 2, COMMON),
+        Removed(old[::-1]),
+        Stored(new, None, [50, 51, 52, 53], 2, COMMON),
+        Cleared(),
+    ]
+    assert cache.take_events() == []
+    with pytest.raises(ArgumentError, match="events = False, expected a cache that tells"):
+        PrefixCache(2).take_events()
+
+
+def run(machine: type[Requests]) -> None:
+    """Draw programs and run them."""
     run_state_machine_as_test(  # type: ignore[no-untyped-call, unused-ignore]
-        Machine, settings=settings(max_examples=40, stateful_step_count=40)
+        machine, settings=settings(max_examples=40, stateful_step_count=40)
     )
 
 
