@@ -39,7 +39,9 @@ class Running:
 class Engine:
     """Serves drawn requests until told to stop; `log` has no `close` of its own."""
 
-    def __init__(self, log: Recorder, rng: random.Random, *, num_blocks: int, block_size: int, batch: int) -> None:
+    def __init__(
+        self, log: Recorder, rng: random.Random, *, num_blocks: int, block_size: int, batch: int
+    ) -> None:
         self.log, self.rng, self.batch, self.block_size = log, rng, batch, block_size
         self.cache = PrefixCache(num_blocks, "kvref", block_size)
         self.documents = [[rng.randrange(50000) for _ in range(rng.randrange(20, 500))] for _ in range(12)]

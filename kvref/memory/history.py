@@ -30,7 +30,7 @@ def _rules(kind: str) -> tuple[dict[str, Test], frozenset[str], tuple[str, ...]]
     """Return the tests of an event's fields, the fields it must have, and the parallel lists."""
     fields = EVENTS[kind]
     tests = {name: KINDS[FIELDS[name][0]].holds for name in (*fields.required, *fields.optional)}
-    return {"event": lambda value: True} | tests, frozenset(fields.required), fields.parallel
+    return {"event": bool} | tests, frozenset(fields.required), fields.parallel
 
 
 _RULES = {kind: _rules(kind) for kind in EVENTS}

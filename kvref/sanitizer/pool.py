@@ -7,7 +7,6 @@ Source: the chapter on memory, histories.
 """
 
 from kvref.memory.history import Event
-from kvref.sanitizer.findings import Fact
 from kvref.sanitizer.requests import Request
 from kvref.sanitizer.shadow import Block, Name
 from kvref.sanitizer.state import State, ids
@@ -50,9 +49,6 @@ def free(state: State, line: int, event: Event) -> None:
     if "blocks" in event:
         _free_some(state, line, request, ids(event))
     else:
-        if not request.holds and request.freed:
-            message = f"request {request.name} lets go of its blocks, but it holds none"
-            state.report("KV-BLOCK-006", line, message, request.facts())
         _free_all(state, line, request)
     request.freed = line
     state.forget(request)
@@ -211,17 +207,16 @@ def _rule(known: Block) -> str:
 
 
 def _unknown(state: State, line: int, event: Event) -> None:
-    """Report that somebody lets go who has ended and let go, or never was."""
+    """Report that somebody lets go of blocks who holds none, or never was; to let go of none is no fault."""
     name = event["request"]
-    ended = state.ended.get(name)
-    if ended is None:
+    if name not in state.ended:
         state.request(name, line, "free")
         return
-    facts: list[Fact | None] = [ended]
     for block in ids(event)[:1] if "blocks" in event else ():
-        known = state.blocks.get(block)
-        facts += known.facts(block, "allocated", "freed", "held") if known else []
-    state.report("KV-BLOCK-006", line, f"request {name} lets go of blocks again: it holds none", facts)
+        known = state.block(block, line, "free")
+        facts = known.facts(block, "allocated", "freed", "held") if known else []
+        message = f"request {name} lets go of block {block} again: it holds none"
+        state.report("KV-BLOCK-006", line, message, [state.ended[name], *facts])
 
 
 def _names(holders: list[Name]) -> str:

@@ -78,7 +78,7 @@ def count_free(state: State, line: int, event: Event) -> None:
         return
     most = state.capacity - state.held
     least = most
-    if state.flights:
+    if event["num_free"] < most and state.flights:
         least -= sum(1 for b in state.blocks.values() if not b.refs and any(not f.done for f in b.fences))
     if not least <= event["num_free"] <= most:
         holders = [r for r in state.requests.values() if r.holds]

@@ -82,6 +82,11 @@ BUGS: dict[str, list[tuple[str, int, str]]] = {
     "M226-pinned-the-other-copy": [
         ("KV-BLOCK-011", 16, "request 3 is given block 5, but transfer send-2, which may still use it"),
         ("KV-BLOCK-001", 16, "request 3 is given block 4, twice"),
+        (
+            "KV-BLOCK-021",
+            17,
+            "request 3 reads position 4 in slot 0 of block 4, which holds position 8 of request 3",
+        ),
     ],
     "M249-resumed-at-the-prompt": [
         (

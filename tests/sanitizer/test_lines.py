@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from histories import LINES, arrive, opened, say
+from histories import LINES, allocate, arrive, cached, compute, opened, say
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -277,12 +277,15 @@ def judged(data: bytes) -> Report:
 def test_any_events_in_any_order_are_judged_or_refused(drawn: list[dict[str, Any]]) -> None:
     """Well-formed nonsense: the shadow follows an engine that does anything at all, and never stumbles."""
     sanitizer = Sanitizer(max_findings=1000, max_wait=3)
-    sanitizer.feed(1, opened(num_blocks=6, tiers={"host": 2}, publish="scheduled", ahead=1))
-    for line, event in enumerate(drawn, 2):
+    live = [arrive("a", [0, 1, 2, 3, 0, 1]), allocate("a", 3, 4), compute(("a", 0, 6))]
+    first = opened(num_blocks=6, tiers={"host": 2}, publish="scheduled", ahead=1)
+    for line, event in enumerate([first, *cached(1), *live, *drawn], 1):
         try:
             sanitizer.feed(line, event)
         except (HistoryError, EnoughFound):
             continue
+        finally:
+            sanitizer.check_invariants()
     for finding in sanitizer.findings:
         assert finding.told()
 

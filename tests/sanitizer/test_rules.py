@@ -97,14 +97,19 @@ CASES: dict[str, tuple[list[Event], str, str]] = {
         "allocate names block 0, the null block",
     ),
     "freed twice": (
-        [*LIVE, arrive(2), free(1), free(1)],
+        [*LIVE, free(1), free(1, 1)],
         "KV-BLOCK-006",
-        "request 1 lets go of its blocks, but it holds none",
+        "request 1 lets go of block 1, which nobody holds",
     ),
     "freed twice after the end": (
-        [*LIVE, say("finish", request=1), free(1), free(1)],
+        [*LIVE, say("finish", request=1), free(1), free(1, 1)],
         "KV-BLOCK-006",
-        "request 1 lets go of blocks again: it holds none",
+        "request 1 lets go of block 1 again: it holds none",
+    ),
+    "lets go of all, which is nothing": (
+        [arrive(1), say("abort", request=1), free(1), *cached(2), free(2), arrive(3), free(3), free(3)],
+        "",
+        "",
     ),
     "named twice in a free": ([*LIVE, free(1, 2, 2)], "KV-BLOCK-006", "block 2, which nobody holds"),
     "freed by another": ([*LIVE, *SECOND, free(2, 1)], "KV-BLOCK-006", "block 1, which request 1 holds"),
