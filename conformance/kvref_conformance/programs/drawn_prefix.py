@@ -1,7 +1,8 @@
 """Drawn programs for prefix caches, keys and indexes: what goes wrong when much goes on at once.
 
 Most pools are small, so that they are nearly full all the time. Prompts share what earlier ones begin with,
-cut at any token; two requests compute the same; prefills are aborted half way; namespaces differ in one field.
+cut at any token; two requests compute the same; prefills are aborted half way; namespaces differ in one
+field.
 """
 
 import random
@@ -18,7 +19,8 @@ REMEMBERED = 6
 TEXTS, DIGESTS = (0, 1, 2, 3, 4, 5, 9), (1, 2, 101, 5001)
 #: How many programs are orderly.
 ORDERLY = 0.2
-#: Step -> how often it is tried.
+#: Step -> how often it is tried; `renew` ends all requests and resets, for a cache that has evicted
+#: something owes nobody a hit.
 WEIGHTS = {
     "admit": 20,
     "part": 8,
@@ -27,7 +29,8 @@ WEIGHTS = {
     "decode": 7,
     "more": 10,
     "abort": 6,
-    "reset": 2,
+    "reset": 1,
+    "renew": 4,
     "again": 1,
     "stranger": 1,
     "huge": 1,
@@ -75,14 +78,16 @@ class _Prompts:
     known: list[list[int]] = field(default_factory=list)
     given: list[tuple[str, list[int]]] = field(default_factory=list)
     """Steps that gave the last request something, and their numbers."""
+    asked: list[int] = field(default_factory=list)
+    """The prompt of that request."""
 
     def steps(self) -> list[str]:
         """Return the steps that ask for the keys of one prompt."""
         if self.rng.random() < 0.2:
             return [f"tokens {_spelled(self._cut_digits())}"]
         request = self.rng.randrange(REQUESTS)
-        prompt = self.prompt()
-        return [*self.giving(request, prompt), f"keys {request} {_spelled(prompt)}"]
+        given, prompt = self.asking(request)
+        return [*given, f"keys {request} {_spelled(prompt)}"]
 
     def _cut_digits(self) -> list[int]:
         """Return small tokens whose digits, one behind the other, are always the same."""
@@ -102,24 +107,35 @@ class _Prompts:
         """Return a prompt that is new, an earlier one, or begins like one."""
         old = self.rng.choice(self.known) if self.known and self.rng.random() < 0.8 else []
         if old and self.rng.random() < 0.6:
-            return [*old, 0, self.rng.choice((0, 1))]
+            return self.rng.choice((old, [*old, 0, 1]))
         keep = self.rng.randrange(0, len(old) + 1, 2)
         prompt = [*old[:keep], self.rng.randrange(DOCUMENTS), self.count()]
         self.known = [*self.known, prompt][-REMEMBERED:]
         return prompt
 
-    def giving(self, request: int, prompt: list[int]) -> list[str]:
-        """Return the steps that give a request what another was given, or nearly, besides tokens."""
+    def asking(self, request: int) -> tuple[list[str], list[int]]:
+        """Return a prompt, and the steps before it that give the request something besides tokens.
+
+        Often it is what the last such request was given, or nearly, and the same prompt as well.
+        """
         features = [name for name in GIVING if name in self.claims.features]
-        if not features or self.rng.random() < 0.5:
-            return []
-        count, kind = sum(prompt[1::2]), self.rng.random()
-        if not self.given or kind < 0.3:
-            self.given = [self._gift(self.rng.choice(features), count) for _ in range(self.rng.randint(1, 2))]
-        elif kind < 0.7:
+        prompt, kind = self.prompt(), self.rng.random()
+        if not features or kind < 0.4:
+            return [], prompt
+        if not self.given or kind < 0.55:
+            feature = self.rng.choice(features)
+            rows = feature in ("media", "embeddings")
+            prompt = [0, self.count()] if rows and self.rng.random() < 0.7 else prompt
+            self.given = [self._gift(name, sum(prompt[1::2])) for name in (feature, *self._another(features))]
+            self.asked = prompt
+        elif kind < 0.85:
             at = self.rng.randrange(len(self.given))
             self.given = [*self.given[:at], self._altered(self.given[at]), *self.given[at + 1 :]]
-        return [f"{name} {request} {_spelled(numbers)}" for name, numbers in self.given]
+            prompt = self.rng.choice((self.asked, [*self.asked, 0, 1]))
+        return [f"{name} {request} {_spelled(numbers)}" for name, numbers in self.given], prompt
+
+    def _another(self, features: list[str]) -> list[str]:
+        return [self.rng.choice(features)] if self.rng.random() < 0.3 else []
 
     def _gift(self, feature: str, count: int) -> tuple[str, list[int]]:
         if feature not in ("media", "embeddings"):
@@ -162,6 +178,8 @@ class _Requests(_Prompts):
             return self._admission(name)
         if name == "reset":
             return ["reset"]
+        if name == "renew":
+            return self._renewal()
         request = self._request(name)
         self._note(name, request)
         if name == "decode":
@@ -179,10 +197,16 @@ class _Requests(_Prompts):
         request = self.rng.randrange(REQUESTS)
         if request in self.live and len(self.live) < REQUESTS:
             request = self.rng.choice([r for r in range(REQUESTS) if r not in self.live])
-        prompt = self.prompt()
+        given, prompt = self.asking(request)
         most = f"{self.count()} " if name == "part" else ""
         self.live[request], self.prompts[request] = True, prompt
-        return [*self.giving(request, prompt), f"{name} {request} {most}{_spelled(prompt)}"]
+        return [*given, f"{name} {request} {most}{_spelled(prompt)}"]
+
+    def _renewal(self) -> list[str]:
+        """Return the steps that end every request, and a reset."""
+        steps = [f"abort {request}" for request in self.live]
+        self.live.clear()
+        return [*steps, "reset"]
 
     def _decoding(self, request: int) -> str:
         """Return a step in which a request decodes; what it has by then may be the next prompt."""
