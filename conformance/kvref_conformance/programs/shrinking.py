@@ -1,9 +1,9 @@
 """From a failing program to a short one that fails in the same way.
 
-Steps are dropped, first many at once, then a few in a row, then each two; then numbers are made smaller, in
-the steps and beside the program. A smaller pool needs less to fill it, so it is tried with steps left out as
-well. Any part of a program is a program, and there is nothing to repair. Which of several short programs comes
-out depends on the order alone, never on chance.
+Steps are dropped, first many at once, then a few in a row, then all that name one request, then any two or
+three; then numbers are left out and made smaller, in the steps and beside the program. A smaller pool needs
+less to fill it, so it is tried with steps left out as well. Any part of a program is a program, and there is
+nothing to repair. Which of several short programs comes out depends on the order alone, never on chance.
 
 Source: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input" (2002), algorithm ddmin.
 """
@@ -11,6 +11,7 @@ Source: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing inpu
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from kvref_conformance.cases import PROGRAM, Case
 
@@ -20,8 +21,8 @@ BUDGET = 2500
 RENAMES = 8
 #: Runs of steps up to which each is tried, wherever it begins: a request that comes and goes is one.
 SHORT = 4
-#: Steps of a program up to which each two of them are left out together.
-PAIRS_UP_TO = 32
+#: Steps of a program up to which each two of them, and each three, are left out together.
+PAIRS_UP_TO, TRIPLES_UP_TO = 32, 14
 _NUMBER = re.compile(r"-?[0-9]+")
 
 Fails = Callable[[Case], bool]
@@ -67,7 +68,10 @@ def shrink_program(case: Case, fails: Fails, budget: int = BUDGET) -> Case:
         before = search.best
         _drop_parts(search)
         _narrow(search)
-        _drop_pairs(search)
+        _drop_named(search)
+        _drop_groups(search, 2, PAIRS_UP_TO)
+        _drop_groups(search, 3, TRIPLES_UP_TO)
+        _shorten(search)
         _rename(search)
         _lower_numbers(search)
         _lower_options(search)
@@ -114,16 +118,36 @@ def _narrower(case: Case) -> Iterator[Case]:
                 yield with_steps(small, steps[:at] + steps[at + size :])
 
 
-def _drop_pairs(search: _Search) -> None:
-    """Leave out each two steps, as one that begins something and one that ends it."""
-    if len(search.steps) > PAIRS_UP_TO:
-        return
-    first = 0
-    while first < len(search.steps):
+def _drop_named(search: _Search) -> None:
+    """Leave out all steps whose first number is the same: what one request or allocation does."""
+    for name in sorted({step.split()[1] for step in search.steps if " " in step}):
+        search.take_steps([step for step in search.steps if step.split()[1:2] != [name]])
+
+
+def _drop_groups(search: _Search, count: int, up_to: int) -> None:
+    """Leave out any few steps of a short program, as one that begins something and one that ends it."""
+    found = len(search.steps) <= up_to
+    while found:
         steps = search.steps
-        pairs = ((first, second) for second in range(first + 1, len(steps)))
-        if not any(search.take_steps([s for at, s in enumerate(steps) if at not in pair]) for pair in pairs):
-            first += 1
+        groups = combinations(range(len(steps)), count)
+        found = any(search.take_steps([s for at, s in enumerate(steps) if at not in g]) for g in groups)
+
+
+def _shorten(search: _Search) -> None:
+    """Leave out two numbers of a step, or one."""
+    for at in range(len(search.steps)):
+        while any(
+            search.take_steps([*search.steps[:at], shorter, *search.steps[at + 1 :]])
+            for shorter in _shorter(search.steps[at])
+        ):
+            pass
+
+
+def _shorter(step: str) -> Iterator[str]:
+    words = step.split()
+    for count in (2, 1):
+        for at in range(1, len(words) - count + 1):
+            yield " ".join([*words[:at], *words[at + count :]])
 
 
 def _rename(search: _Search) -> None:
