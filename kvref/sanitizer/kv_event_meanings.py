@@ -45,7 +45,7 @@ class Meaning:
     cleared: bool = False
     """Whether it went when everything was cleared."""
     full: bytes | None = None
-    """The whole hash, where the key is a part of it and the scheme is known."""
+    """The hash of its tokens by the scheme, once it was held to one; empty if the key is another."""
 
     def differs(self, parent: Key | None, content: Content | None) -> bool:
         """Return whether it is another prefix; blocks of different sizes may end one prefix."""

@@ -171,13 +171,13 @@ class Rules:
             before = parent
         elif parent is not None:
             known = self.mirror.meanings.get(Identity(place.source.worker, place.where.group, parent))
-            before = None if known is None else known.full
+            before = (known.full or None) if known is not None else None
         hashes = None if before is None else self.scheme.hashes(event, at, before)
         if hashes is None:
             self.pass_over("KV-PREFIX-033")
             return
-        meaning.full = next((full for full in hashes if is_of(key, full)), None)
-        if meaning.full is None:
+        meaning.full = next((full for full in hashes if is_of(key, full)), b"")
+        if not meaning.full:
             message = (
                 f"key {spelled(key)} is not the hash of its tokens {_behind(parent)}: "
                 f"that is {hashes[0].hex()}"
