@@ -139,14 +139,15 @@ class Sanitizer:
         state, handlers = self._state, HANDLERS
         for self.line, event in events:
             self.events += 1
-            if state is None:
-                if event["event"] != "open":
-                    raise HistoryError(f"the first event is {event['event']}, expected open")
+            kind = event["event"]
+            if state is not None and not state.closed:
+                handlers[kind](state, self.line, event)
+            elif state is not None:
+                raise HistoryError(f"{kind} comes after close, expected nothing")
+            elif kind != "open":
+                raise HistoryError(f"the first event is {kind}, expected open")
+            else:
                 self._state = state = State(event, **self._given)  # type: ignore[arg-type]
-                continue
-            if state.closed:
-                raise HistoryError(f"{event['event']} comes after close, expected nothing")
-            handlers[event["event"]](state, self.line, event)
 
     def check_invariants(self) -> None:
         """Assert that counts equal holders and that tails are what they are taken for, of all there is."""
