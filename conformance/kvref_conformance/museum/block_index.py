@@ -64,17 +64,20 @@ class EventsCounted(IndexLists):
     An event about blocks that are there already counts them once more.
     """
 
+    def __init__(self, block_size: int) -> None:
+        super().__init__(block_size)
+        self.twice: list[tuple[int, str]] = []
+
     def store(self, worker: int, parent: str, keys: Sequence[str]) -> None:
         """Count what was there."""
         own = self.held.get(worker, [])
-        twice = self.__dict__.setdefault("twice", [])
-        twice += [(worker, key) for key in keys if key in own]
+        self.twice += [(worker, key) for key in keys if key in own]
         super().store(worker, parent, keys)
 
     def run(self, worker: int, keys: Sequence[str]) -> int:
         """Add it."""
         count = super().run(worker, keys)
-        return count + self.__dict__.get("twice", []).count((worker, keys[0])) * bool(count)
+        return count + self.twice.count((worker, keys[0])) * bool(count)
 
 
 @exhibit(

@@ -240,4 +240,4 @@ class EqualKeysTrusted(PrefixLists):
         """Cut the digest."""
         if not self.hash_bits:
             return name
-        return int.from_bytes(sha256(repr(name).encode()).digest()[:4], "big") % 2**self.hash_bits
+        return int.from_bytes(sha256(repr(name).encode()).digest()[:4], "big") % (1 << self.hash_bits)

@@ -91,7 +91,8 @@ class _Prompts:
 
     def _cut_digits(self) -> list[int]:
         """Return small tokens whose digits, one behind the other, are always the same."""
-        digits, tokens = "123456789" * self.block_size, []
+        digits = "123456789" * self.block_size
+        tokens: list[int] = []
         while digits and len(tokens) < 2 * self.block_size:
             count = self.rng.choice((1, 1, 2))
             tokens.append(int(digits[:count]))

@@ -10,6 +10,8 @@ others, unless it is opened so that keys collide. Keys of a declared scheme are 
 scheme's. The trace has the keys in the order of their appearance.
 """
 
+from collections.abc import Callable
+
 from kvref.errors import KVError
 from kvref.memory.keys import block_keys
 from kvref.memory.vllm_keys import vllm_block_keys
@@ -25,7 +27,10 @@ from kvref_conformance.programs.step import Step
 from kvref_conformance.subjects.reference_prefix import namespace_of
 
 #: Declared scheme -> what makes its keys.
-SCHEMES = {"kvref": block_keys, "vllm_sha256_cbor": vllm_block_keys}
+SCHEMES: dict[str, Callable[..., list[bytes]]] = {
+    "kvref": block_keys,
+    "vllm_sha256_cbor": vllm_block_keys,
+}
 
 
 def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Keys":

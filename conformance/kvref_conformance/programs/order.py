@@ -37,16 +37,18 @@ class Order:
         """Return how many tokens an admission hits; None if that is not determined."""
         count = len(prompt.tokens)
         if self._twin is None or cache.live or count % self._block_size or most < count:
-            return self.lose()
+            self.lose()
+            return None
         try:
             hit, _ = self._twin.admit(request, prompt.tokens, most, **prompt.given.arguments())
         except KVError:
-            return self.lose()
+            self.lose()
+            return None
         ends = list(cache.ledger.ends(count))
         again = ends[-1:] if self._declared == "lru_node" else [end for end in ends if end >= hit]
         if any(cache.is_there(prompt.labels[end]) for end in again):
-            return self.lose()
-        return hit
+            self.lose()
+        return hit if self._twin is not None else None
 
     def commit(self, request: int) -> None:
         """Let a request be computed."""

@@ -52,6 +52,7 @@ class HitRemembered(PrefixLists):
     def __init__(self, num_blocks: int, block_size: int, hash_bits: int = 0) -> None:
         super().__init__(num_blocks, block_size, hash_bits)
         self.notes: dict[tuple[int, ...], list[int]] = {}
+        self.found: list[int] = []
 
     def find(self, content: Content, most: int) -> list[int]:
         """Look in the notes first."""
@@ -61,7 +62,6 @@ class HitRemembered(PrefixLists):
 
     def admit(self, request: int, tokens: Sequence[int], max_new_tokens: int, **given: Any) -> Any:
         """Note the hit of a request that is refused."""
-        self.found: list[int] = []
         try:
             return super().admit(request, tokens, max_new_tokens, **given)
         except OutOfBlocksError:
