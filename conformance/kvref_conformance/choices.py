@@ -1,26 +1,17 @@
 """Choices: the points where engines differ, the canonical answer to each, its named alternatives.
 
-Those of attention and of block managers are listed here in full. Those of formats are the decisions of
-`kvref.formats.paths`, under the same names with hyphens, and are listed with what each answer other than the
-canonical one risks.
+Those of attention are listed here in full, those of block managers in `choices_of_managers`. Those of formats
+are the decisions of `kvref.formats.paths`, under the same names with hyphens, and are listed with what each
+answer other than the canonical one risks.
 
 Realises: KV-CONF-004 named-choices.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from kvref.formats.paths import PATHS
+from kvref_conformance.choice import Choice
+from kvref_conformance.choices_of_managers import OF_MANAGERS
 
-
-@dataclass(frozen=True)
-class Choice:
-    """A point where engines differ: the canonical answer, its named alternatives, and what each risks."""
-
-    name: str
-    canonical: str
-    alternatives: Mapping[str, str]
-    """Alternative -> the hazard it brings to whoever relies on the canonical answer."""
+__all__ = ["CHOICES", "FORMAT_CHOICES", "Choice", "choice_name"]
 
 
 _OF_ATTENTION = (
@@ -54,67 +45,6 @@ _OF_ATTENTION = (
         "table-padding",
         "any_value",
         {"valid_block": "a padded table filled with −1 or stale ids reads out of bounds"},
-    ),
-)
-
-_OF_MANAGERS = (
-    Choice(
-        "null-block",
-        "none",
-        {"reserved": "block 0 is never handed out: N − 1 of N blocks can be held, and 0 in a table is null"},
-    ),
-    Choice(
-        "free-order",
-        "unspecified",
-        {
-            "fifo": "a freed block keeps its contents for long, so that a late reader goes unnoticed",
-            "lifo": "a freed block is written again at once: whoever reads it late reads another's tokens",
-        },
-    ),
-    Choice(
-        "full-hit",
-        "block_floor",
-        {"last_token": "a hit may end inside a block, whose tail is written: it has to be copied first"},
-    ),
-    Choice(
-        "tail-block",
-        "not_keyed",
-        {"keyed": "a block that is not full has a key, which changes as it fills: an index may hold the old"},
-    ),
-    Choice(
-        "publish-time",
-        "computed",
-        {
-            "scheduled": "a request of the same step hits blocks that nobody has computed yet",
-            "finished": "equal requests in flight all compute the same prefix",
-        },
-    ),
-    Choice(
-        "eviction-order",
-        "lru_tail_first",
-        {
-            "lru_head_first": "the first block of a prefix goes first, and all behind it is lost with it",
-            "lru_node": "a whole node goes at once, so more is lost than is needed",
-            "unspecified": "which prefix is lost cannot be foreseen: two runs hit differently",
-        },
-    ),
-    Choice(
-        "cached-outputs",
-        "yes",
-        {"no": "the next turn of a conversation computes the last answer again"},
-    ),
-    Choice(
-        "key-scheme",
-        "unspecified",
-        {
-            "kvref": "an index shared with engines of another scheme finds none of these blocks",
-            "vllm_sha256_cbor": "an index shared with engines of another scheme finds none of these blocks",
-        },
-    ),
-    Choice(
-        "event-copies",
-        "once",
-        {"each_copy": "a mirror that keeps a set of keys loses a block whose other copy is still there"},
     ),
 )
 
@@ -281,18 +211,6 @@ FORMAT_CHOICES: dict[str, Choice] = {
     choice_name(decision): Choice(choice_name(decision), answers[0], _HAZARDS[decision])
     for decision, answers in PATHS.items()
 }
-#: Choices of managers -> the managers that they concern.
-MANAGER_CHOICES: dict[str, tuple[str, ...]] = {
-    "null-block": ("block_allocator", "block_tables", "prefix_cache"),
-    "free-order": ("block_allocator",),
-    "full-hit": ("prefix_cache",),
-    "tail-block": ("prefix_cache",),
-    "publish-time": ("prefix_cache",),
-    "eviction-order": ("prefix_cache",),
-    "cached-outputs": ("prefix_cache",),
-    "key-scheme": ("block_keys",),
-    "event-copies": ("prefix_cache",),
-}
 CHOICES: dict[str, Choice] = {
-    choice.name: choice for choice in (*_OF_ATTENTION, *_OF_MANAGERS)
+    choice.name: choice for choice in (*_OF_ATTENTION, *OF_MANAGERS)
 } | FORMAT_CHOICES

@@ -41,7 +41,7 @@ FEATURES: dict[str, str] = {
     "yarn": "apply_rope stretches frequencies over a longer context, and multiplies by a magnitude",
     "prepare": "replay: what was prepared once is run again with changed metadata and padded rows",
     "pin": "block_allocator: pinned blocks are not handed out",
-    "steps": "block_allocator: what is freed while a step may write it is not handed out until that step ends",
+    "steps": "block_allocator: blocks freed while a step may write them are not handed out before it ends",
     "groups": "block_tables: several groups of layers, each with a block size and tables of its own",
     "pruning": "block_tables: blocks wholly below a sliding window are let go",
     "adapter": "prefixes under different adapters are apart",

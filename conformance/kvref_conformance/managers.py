@@ -6,7 +6,7 @@ An operation takes its required arguments by position, in this order, and the op
 where their feature is claimed. It gives its one answer as it is, several as a tuple in this order, as a
 mapping, or as an object with attributes of these names; an operation that gives nothing returns None.
 
-Realises: KV-CONF-001 presence-is-claim, KV-CONF-002 optional-arguments.
+Realises: KV-CONF-001 presence-is-claim, KV-CONF-002 optional-arguments, KV-CONF-033 operations-are-claims.
 For porters: one operation is enough to begin; each check says which it needs.
 """
 
