@@ -43,6 +43,14 @@ def test_traces_find_the_hits_of_a_plain_lru() -> None:
     assert {row[-1] for row in table} == {"yes", "other rule"}
 
 
+def test_caches_hit_what_their_peers_hit() -> None:
+    """Each peer finds the same hits and evictions, or says that it is not there; the cost is per token."""
+    peers, growth = smoke("memory.py").split("| cached blocks")
+    for *_, ratio, found in rows(peers):
+        assert ratio.startswith("skipped: ") or re.fullmatch(r"[\d,]+(, [\d,]+)?", found)
+    assert [len(row) for row in rows(f"| cached blocks{growth}")] == [3, 3]
+
+
 def test_sweep_of_a_few_patterns_finds_nothing() -> None:
     """On both sides of numbers with few bits every oracle agrees, NaN and infinities included."""
     printed = smoke("sweep_float32.py")

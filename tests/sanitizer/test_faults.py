@@ -231,7 +231,7 @@ CASES: dict[str, tuple[list[Event], str, str]] = {
     ),
     "is cut to more than it has": (
         [*LIVE, say("truncate", request=1, count=11)],
-        "KV-BLOCK-042",
+        "KV-BLOCK-034",
         "request 1 is cut to 11 tokens, but it has 10",
     ),
     "computes a token twice": (
