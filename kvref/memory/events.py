@@ -51,7 +51,7 @@ FIELDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "spans": ("spans", "rows of other content that stand in place of tokens; none if left out"),
         "count": ("count", "tokens, or slots of one block; never blocks"),
         "counts": ("counts", "tokens, one number a request; 1 each if left out"),
-        "start": ("count", "the position of the first token; 0 if left out"),
+        "start": ("count", "the position of the first token; 0 where it may be left out"),
         "starts": ("counts", "the positions of the first tokens, one a request"),
         "blocks": ("ids", "block ids, in the order of the table"),
         "slots": ("ids", "slots, block id x block size + offset, one a token"),

@@ -59,7 +59,7 @@ def truncate(state: State, line: int, event: Event) -> None:
     count, had = event["count"], len(request.symbols)
     if count > had:
         message = f"request {request.name} is cut to {count} tokens, but it has {had}"
-        state.report("KV-BLOCK-042", line, message)
+        state.report("KV-BLOCK-034", line, message)
         return
     for size, table in zip(state.sizes, request.tables, strict=True):
         for block in table[count // size :]:

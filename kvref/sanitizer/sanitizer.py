@@ -6,7 +6,7 @@
 Every event changes the shadow as the engine's own memory was changed, right or wrong, and a breach is told
 where it shows first: which requirement, at which line, whose block, and the earlier lines that led to it.
 
-Realises: KV-BLOCK-042 history-wellformed, KV-BLOCK-044 leak.
+Realises: KV-BLOCK-042 history-wellformed, KV-BLOCK-044 no-leak.
 For porters: replay what happened, not what should have; a checker that repairs its shadow loses the thread.
 Source: Jepsen and Porcupine, which check recorded histories against a model.
 """
