@@ -147,10 +147,12 @@ def _lookup(raw: dict[str, Any]) -> Lookup:
 
 def _where(raw: dict[str, Any]) -> Where:
     """Return where the blocks of an event lie; a tier that is named more closely is a medium of its own."""
-    named = [_optional(raw, field) for field in ("medium", "locality", "ownership")]
     group = raw.get("group_idx")
-    medium = "/".join([named[0] or DEVICE, *(name for name in named[1:] if name)])
-    return Where(medium, 0 if group is None else number_of("group_idx", group, 0, LARGEST))
+    number = 0 if group is None else number_of("group_idx", group, 0, LARGEST)
+    if raw.get("medium") == DEVICE and "locality" not in raw and "ownership" not in raw:
+        return Where(DEVICE, number)
+    medium, *closer = (_optional(raw, field) for field in ("medium", "locality", "ownership"))
+    return Where("/".join([medium or DEVICE, *filter(None, closer)]), number)
 
 
 def _adapter(raw: dict[str, Any]) -> Name | None:

@@ -45,7 +45,7 @@ def look_up(rules: Rules, point: Point, source: Source, asked: Lookup) -> None:
         rules.pass_over("KV-PREFIX-046")
         return
     what = "tokens" if asked.tokens is not None else "blocks"
-    message = f"the cache answers {asked.answer} {what}{_of_all(asked)}, by the events {expected}"
+    message = f"the cache answers {asked.answer} of {_many(asked)} {what}, by the events {expected}"
     place = Place(source, Where(asked.medium, asked.group or 0))
     facts: list[Fact | None] = []
     if runs:
@@ -76,10 +76,10 @@ def _meant(rules: Rules, source: Source) -> Source:
     return sources.pop() if len(sources) == 1 else source
 
 
-def _of_all(asked: Lookup) -> str:
+def _many(asked: Lookup) -> int:
     if asked.tokens is not None:
-        return f" of {len(asked.tokens) // asked.width}"
-    return f" of {len(asked.keys or asked.hashes or ())}"
+        return len(asked.tokens) // asked.width
+    return len(asked.keys or asked.hashes or ())
 
 
 def _why(rules: Rules, place: Place, key: Key | None) -> tuple[str, list[Fact | None]]:

@@ -50,7 +50,7 @@ class Limits:
 
     keys: int = 1 << 22
     places: int = 1 << 12
-    past: int = 1 << 18
+    past: int = 1 << 16
     """Keys that are gone and still remembered."""
 
 
