@@ -52,6 +52,8 @@ def look_up(rules: Rules, point: Point, source: Source, asked: Lookup) -> None:
         run, place = min(runs, key=lambda pair: pair[0].tokens or len(pair[0].keys))
         at = asked.answer // (rules.mirror.size_of(place) or 1) if asked.tokens is not None else asked.answer
         key = run.keys[at] if at < len(run.keys) else run.missing
+        if expected < run.tokens <= asked.answer:
+            message += f"; {run.tokens} are there, and the last token has to be computed"
         why, facts = _why(rules, place, key)
         message += why
     rules.breach("KV-PREFIX-046", point, place, message, facts)
