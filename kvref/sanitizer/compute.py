@@ -193,14 +193,18 @@ def _no_block(
     size: int,
 ) -> None:
     """Report that a position lies in no block."""
-    if request.freed and (index < len(table) or not table):
-        what = f"in a block that it let go of (entry {index} of its table)"
-        rule = "KV-BLOCK-043"
+    facts, rule = request.facts(), "KV-BLOCK-043"
+    hole = table[index] if index < len(table) else 0
+    if hole < -1:
+        block = -2 - hole
+        what = f"in block {block}, which it let go of"
+        facts = state.blocks[block].facts(block, "freed", "allocated", "written")
+    elif request.freed and not table:
+        what = "and has let go of its blocks"
     else:
-        what = f"but its table has {len(table)} blocks of {size}"
-        rule = "KV-BLOCK-020"
-    message = f"request {request.name} {doing} position {position}, {what}"
-    state.report(rule, line, message, request.facts())
+        rule, what = "KV-BLOCK-020", f"but its table has {len(table)} blocks of {size}"
+        what = what if not hole else f"but entry {index} of its table is none"
+    state.report(rule, line, f"request {request.name} {doing} position {position}, {what}", facts)
 
 
 def _judge_write(

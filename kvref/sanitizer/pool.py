@@ -265,7 +265,7 @@ def _free_some(state: State, line: int, request: Request, blocks: list[int]) -> 
         for group, table in enumerate(request.tables):
             if block >= 0 and block in table:
                 index = table.index(block)
-                table[index] = -1
+                table[index] = -2 - block  # a hole that says what was there
                 gone[group].add(index)
                 request.verified = min(request.verified, index * state.sizes[group])
                 state.let_go(state.blocks[block], request, line)

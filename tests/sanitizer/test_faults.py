@@ -125,7 +125,7 @@ CASES: dict[str, tuple[list[Event], str, str]] = {
     "computes after its blocks are gone": (
         [*LIVE, decode((1, 5)), free(1), compute((1, 10, 1))],
         "KV-BLOCK-043",
-        "request 1 computes position 10, in a block that it let go of",
+        "request 1 computes position 10, and has let go of its blocks",
     ),
     "computes past its table": (
         [arrive(1), allocate(1, 0, 1), compute((1, 0, 10))],
@@ -690,6 +690,18 @@ CASES: dict[str, tuple[list[Event], str, str]] = {
         "KV-PREFIX-005",
         "snapshot 0 is the state of request 1 after 11 tokens, but 10 are computed",
     ),
+    "reads a hole": (
+        [
+            *cached(),
+            arrive(2),
+            hit(2, 8, -1, 1),
+            allocate(2, 4),
+            compute((2, 8, 2)),
+            say("read", request=2, start=0, count=1),
+        ],
+        "KV-BLOCK-020",
+        "request 2 reads position 0, but entry 0 of its table is none",
+    ),
     "reads below its window": (
         [opened(windows=[4]), *LIVE, free(1, 0), decode((1, 5)), compute((1, 10, 1))],
         "",
@@ -698,7 +710,7 @@ CASES: dict[str, tuple[list[Event], str, str]] = {
     "reads what it pruned": (
         [opened(windows=[8]), *LIVE, free(1, 0), decode((1, 5)), compute((1, 10, 1))],
         "KV-BLOCK-043",
-        "request 1 reads position 3, in a block that it let go of (entry 0 of its table)",
+        "request 1 reads position 3, in block 0, which it let go of",
     ),
 }
 
