@@ -130,15 +130,15 @@ class BlockPool:
     def unpin(self, blocks: Iterable[int]) -> None:
         """Take back one pin of each block.
 
-        Raises: OwnershipError if a block is named more often than it is pinned (KV-BLOCK-012 pinned-stays) or
-        is not of the pool; ArgumentError if one is no integer.
+        Raises: OwnershipError if a block is named more often than it is pinned (KV-BLOCK-006 double-free) or is
+        not of the pool; ArgumentError if one is no integer.
         """
         ids = self._ids(blocks)
         for block, times in Counter(ids).items():
             if times > self._pins[block]:
                 raise OwnershipError(
                     f"blocks names block {block} {times} times, expected at most its {self._pins[block]} "
-                    "pins (KV-BLOCK-012 pinned-stays)"
+                    "pins (KV-BLOCK-006 double-free)"
                 )
         for block in ids:
             self._pins[block] -= 1
@@ -156,7 +156,7 @@ class BlockPool:
         if 0 in map(self._refs.__getitem__, ids):
             found = next(block for block in ids if not self._refs[block])
             raise OwnershipError(
-                f"blocks names block {found}, expected held blocks (KV-BLOCK-006 double-free)"
+                f"blocks names block {found}, expected held blocks (KV-BLOCK-005 last-holder)"
             )
         self._free.cached.update(ids)
 
@@ -174,7 +174,7 @@ class BlockPool:
         return self._fences.begin()
 
     def end_step(self, step: int) -> None:
-        """End a step; blocks that waited for it, and for no older one, are free.
+        """End a step and each before it; blocks that waited for these, and for no later one, are free.
 
         Raises: ArgumentError if the step is not in flight.
         """

@@ -1,12 +1,13 @@
 """Steps in flight, and the blocks that wait for them to end.
 
 A step that was begun may still write any block its requests held then. A block let go of while steps are in
-flight waits for all of them: it is not free, so it cannot be handed out and written by two at once. Steps
-may end in any order; a block waits for those begun before it was let go of, and for no later one.
+flight waits for all of them: it is not free, so it cannot be handed out and written by two at once. Steps end
+in the order in which they began, so the end of one is the end of those before it; a block waits for those
+begun before it was let go of, and for no later one.
 
 Realises: KV-BLOCK-011 fenced-free.
-For porters: one number a block is enough, the newest step in flight when it was let go of. Numbers only
-rise, so the blocks wait in the order of their numbers, and the oldest step in flight says how many may go.
+For porters: two numbers are enough, of the newest step and of the newest that has ended; and one number a
+block, of the newest step when it was let go of. Numbers only rise, so the blocks wait in the order of theirs.
 Source: vLLM's deferred frees (asynchronous scheduling, prefill and decode apart).
 """
 
@@ -22,7 +23,7 @@ class Fences:
 
     def __init__(self) -> None:
         self._begun = 0  # the number of the newest step; the first is 1
-        self._in_flight: OrderedDict[int, None] = OrderedDict()  # the oldest first
+        self._ended = 0  # the number of the newest step that has ended
         self._waiting: OrderedDict[int, int] = OrderedDict()  # block -> newest step it waits for, rising
 
     def __len__(self) -> int:
@@ -31,7 +32,7 @@ class Fences:
     @property
     def in_flight(self) -> bool:
         """Whether any step was begun and not ended."""
-        return bool(self._in_flight)
+        return self._ended < self._begun
 
     def keys(self) -> KeysView[int]:
         """View the blocks that wait."""
@@ -40,14 +41,12 @@ class Fences:
     def begin(self) -> int:
         """Begin a step and return its number."""
         self._begun += 1
-        self._in_flight[self._begun] = None
         return self._begun
 
     def wait(self, blocks: Iterable[int]) -> None:
         """Let blocks wait for every step in flight."""
-        newest = next(reversed(self._in_flight))
         for block in blocks:
-            self._waiting[block] = newest
+            self._waiting[block] = self._begun
 
     def take_back(self, blocks: list[int]) -> list[int]:
         """Let blocks wait no longer, for they have holders again; return those that did not wait."""
@@ -59,22 +58,21 @@ class Fences:
         return [block for block in blocks if block not in waited]
 
     def end(self, step: int) -> list[int]:
-        """End a step; return the blocks that wait for no step any more, in the order they were let go of.
+        """End a step and each before it; return the blocks that wait no more, in the order they were let go.
 
         Raises: ArgumentError if the step is not in flight.
         """
-        if not is_integer(step) or step not in self._in_flight:
+        if not is_integer(step) or not self._ended < step <= self._begun:
             raise ArgumentError(f"step = {step!r}, expected a step in flight (KV-BLOCK-011 fenced-free)")
-        del self._in_flight[step]
-        oldest = next(iter(self._in_flight), self._begun + 1)
+        self._ended = int(step)
         done = []
-        while self._waiting and next(iter(self._waiting.values())) < oldest:
+        while self._waiting and next(iter(self._waiting.values())) <= self._ended:
             done.append(self._waiting.popitem(last=False)[0])
         return done
 
     def check_invariants(self) -> None:
-        """Assert that steps and waiting blocks are in order, and that a step in flight is waited for."""
-        steps, waited = list(self._in_flight), list(self._waiting.values())
-        assert steps == sorted(set(steps)), "steps in flight are not in order"
+        """Assert that waiting blocks are in order, and that each waits for a step in flight."""
+        waited = list(self._waiting.values())
+        assert self._ended <= self._begun, "a step ended before it began"
         assert waited == sorted(waited), "blocks do not wait in the order of their steps"
-        assert not waited or (steps and waited[0] >= steps[0]), "a block waits for steps that have ended"
+        assert all(self._ended < step <= self._begun for step in waited), "a block waits for no step"

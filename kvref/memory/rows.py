@@ -44,25 +44,31 @@ class Row:
             slots += range(base + max(start - at * size, 0), base + min(stop - at * size, size))
         return slots
 
-    def cut(self, num_tokens: int) -> list[int]:
-        """Drop the blocks beyond `num_tokens` tokens and return them, the tail first."""
-        keep = -(-num_tokens // self.block_size) - self.num_pruned
-        gone = self.blocks[keep:]
-        del self.blocks[keep:]
-        return gone[::-1]
+    def beyond(self, num_tokens: int) -> list[int]:
+        """List the blocks beyond `num_tokens` tokens, the tail first."""
+        return self.blocks[len(self.blocks) + self.missing(num_tokens) :][::-1]
 
-    def prune(self, num_settled: int, window: int | None) -> list[int]:
-        """Drop the blocks wholly below the window and return them, the deepest first."""
-        count = max(0, self.first_attended(num_settled, window) // self.block_size - self.num_pruned)
-        gone = self.blocks[:count]
+    def cut(self, num_tokens: int) -> None:
+        """Drop the blocks beyond `num_tokens` tokens."""
+        del self.blocks[len(self.blocks) + self.missing(num_tokens) :]
+
+    def below(self, num_settled: int, window: int | None) -> list[int]:
+        """List the blocks wholly below the window, the deepest first."""
+        return self.blocks[: self._num_below(num_settled, window)][::-1]
+
+    def prune(self, num_settled: int, window: int | None) -> None:
+        """Drop the blocks wholly below the window."""
+        count = self._num_below(num_settled, window)
         del self.blocks[:count]
         self.num_pruned += count
-        return gone[::-1]
 
     @staticmethod
     def first_attended(num_tokens: int, window: int | None) -> int:
         """Return the first position that the token after `num_tokens` others attends to."""
         return 0 if window is None else max(0, num_tokens - window + 1)
+
+    def _num_below(self, num_settled: int, window: int | None) -> int:
+        return max(0, self.first_attended(num_settled, window) // self.block_size - self.num_pruned)
 
     def check_invariants(self, num_tokens: int, window: int | None) -> None:
         """Assert that the row has the blocks its tokens need, each once, and lacks none attended to."""

@@ -14,7 +14,7 @@ window, blocks wholly below the window can be pruned: their entries become None.
 Realises: KV-BLOCK-020 token-slot, KV-BLOCK-021 reads-own-tokens, KV-BLOCK-022 write-private, KV-BLOCK-023
 fork-shares, KV-BLOCK-024 copy-on-write, KV-BLOCK-025 copy-extent, KV-BLOCK-026 truncate-keeps, KV-BLOCK-027
 truncate-shared, KV-BLOCK-028 tables-atomic, KV-BLOCK-029 free-once, KV-BLOCK-031 groups-together,
-KV-BLOCK-032 waste-bound, KV-BLOCK-033 request-known.
+KV-BLOCK-032 waste-bound, KV-BLOCK-033 request-known, KV-BLOCK-034 truncate-within.
 For porters: build `append` first, and in it the order: count what every group needs, copies included;
 allocate it in one call, which may refuse; only then change a table.
 Source: PagedAttention (Kwon et al. 2023, sections 4.3 and 4.4); vLLM's groups over one pool.
@@ -120,14 +120,14 @@ class BlockTables:
     def truncate(self, request: int, num_tokens: int) -> None:
         """Cut a request back to its first tokens, and let go of the blocks beyond them, the tail first.
 
-        Raises: LengthError if it has fewer tokens, or if the next token would attend to a pruned one
-        (KV-BLOCK-026 truncate-keeps); UnknownRequestError; ArgumentError.
+        Raises: LengthError if it has fewer tokens (KV-BLOCK-034 truncate-within), or if the next token would
+        attend to a pruned one (KV-BLOCK-026 truncate-keeps); UnknownRequestError; ArgumentError.
         """
         own = self._known("request", request)
         count, had = check_count("num_tokens", num_tokens, minimum=0), self._num_tokens[own]
         if count > had:
             raise LengthError(
-                f"num_tokens = {count}, but request {own} has {had} tokens (KV-BLOCK-026 truncate-keeps)"
+                f"num_tokens = {count}, but request {own} has {had} tokens (KV-BLOCK-034 truncate-within)"
             )
         for group, (row, window) in enumerate(zip(self._rows[own], self._windows, strict=True)):
             if row.first_attended(count, window) < row.num_pruned * row.block_size:
@@ -135,8 +135,10 @@ class BlockTables:
                     f"num_tokens = {count}, but group {group} of request {own} has no tokens below "
                     f"{row.num_pruned * row.block_size} any more (KV-BLOCK-026 truncate-keeps)"
                 )
+        self._pool.free([block for row in self._rows[own] for block in row.beyond(count)])
+        for row in self._rows[own]:
+            row.cut(count)
         self._num_tokens[own] = count
-        self._pool.free([block for row in self._rows[own] for block in row.cut(count)])
 
     def prune(self, request: int, *, num_settled: int | None = None) -> list[int]:
         """Let go of the blocks that no later token attends to, and return them.
@@ -154,9 +156,11 @@ class BlockTables:
             raise LengthError(
                 f"num_settled = {settled}, but request {own} has {had} tokens (KV-BLOCK-030 window-pruned)"
             )
-        pairs = zip(self._rows[own], self._windows, strict=True)
-        pruned = [block for row, window in pairs for block in row.prune(settled, window)]
+        pairs = list(zip(self._rows[own], self._windows, strict=True))
+        pruned = [block for row, window in pairs for block in row.below(settled, window)]
         self._pool.free(pruned)
+        for row, window in pairs:
+            row.prune(settled, window)
         return pruned
 
     def free(self, request: int) -> None:

@@ -123,7 +123,7 @@ def test_pinned_block_stays_whoever_lets_go() -> None:
 
 
 def test_block_freed_during_a_step_waits_for_it() -> None:
-    """Steps end in any order; a block waits for those begun before it was let go of, and no later one."""
+    """A block waits for the steps begun before it was let go of, and for no later one."""
     pool = BlockPool(4)
     pool.allocate(4)
     first = pool.begin_step()
@@ -132,14 +132,33 @@ def test_block_freed_during_a_step_waits_for_it() -> None:
     third = pool.begin_step()
     pool.free([0])
     assert (pool.num_free, pool.num_fenced, pool.num_held) == (0, 2, 4)
-    pool.end_step(second)
-    assert pool.num_free == 0
     pool.end_step(first)
+    assert pool.num_free == 0
+    pool.end_step(second)
     assert pool.free_order() == [2]
     pool.end_step(third)
     assert pool.free_order() == [0, 2]
     with pytest.raises(ArgumentError, match="expected a step in flight"):
         pool.end_step(third)
+
+
+def test_end_of_a_step_is_the_end_of_those_before_it() -> None:
+    """Nobody says that the first has ended once the second has; it would be waited for for ever."""
+    pool = BlockPool(3)
+    pool.allocate(3)
+    steps = [pool.begin_step()]
+    pool.free([1])
+    steps.append(pool.begin_step())
+    pool.free([0])
+    steps.append(pool.begin_step())
+    pool.free([2])
+    pool.end_step(steps[1])
+    assert (sorted(pool.free_order()), pool.num_fenced) == ([0, 1], 1)
+    for ended in steps[:2]:
+        with pytest.raises(ArgumentError, match="expected a step in flight"):
+            pool.end_step(ended)
+    pool.end_step(steps[2])
+    assert pool.num_free == 3
 
 
 def test_cached_block_is_hit_while_it_waits() -> None:
@@ -387,8 +406,8 @@ class NaivePool:
         return self.num_steps
 
     def end_step(self, step: int) -> None:
-        self.steps.remove(step)
-        self.waiting = [(block, [s for s in steps if s != step]) for block, steps in self.waiting]
+        self.steps = [other for other in self.steps if other > step]
+        self.waiting = [(block, [s for s in steps if s > step]) for block, steps in self.waiting]
         self.join([block for block, steps in self.waiting if not steps])
         self.waiting = [(block, steps) for block, steps in self.waiting if steps]
 
