@@ -22,15 +22,15 @@ ORDERLY = 0.2
 #: Step -> how often it is tried; `renew` ends all requests and resets, for a cache that has evicted
 #: something owes nobody a hit.
 WEIGHTS = {
-    "admit": 20,
-    "part": 8,
-    "commit": 24,
-    "finish": 16,
-    "decode": 7,
-    "more": 10,
-    "abort": 6,
+    "admit": 18,
+    "part": 9,
+    "commit": 28,
+    "finish": 12,
+    "decode": 14,
+    "more": 14,
+    "abort": 5,
     "reset": 1,
-    "renew": 4,
+    "renew": 7,
     "again": 1,
     "stranger": 1,
     "huge": 1,
@@ -101,7 +101,7 @@ class _Prompts:
 
     def count(self) -> int:
         """Return a number of tokens: around the edges of blocks, mostly."""
-        edge = self.block_size * self.rng.randint(0, 3)
+        edge = self.block_size * self.rng.choice((0, 1, 1, 1, 2, 2, 3, 4))
         return max(1, edge + self.rng.choice((-1, 0, 0, 0, 1, self.rng.randint(0, self.block_size))))
 
     def prompt(self) -> list[int]:
@@ -160,7 +160,9 @@ class _Requests(_Prompts):
     """Requests that come and go, several in flight."""
 
     live: dict[int, bool] = field(default_factory=dict)
-    """Request -> whether a step of it is in flight."""
+    """Request -> whether a step of it is in flight, unless it was refused."""
+    left: dict[int, int] = field(default_factory=dict)
+    """Request -> tokens of its prompt that are not scheduled, unless they are cached."""
     prompts: dict[int, list[int]] = field(default_factory=dict)
     """Request -> its prompt, and what it has decoded."""
     orderly: bool | None = None
@@ -182,10 +184,16 @@ class _Requests(_Prompts):
         if name == "renew":
             return self._renewal()
         request = self._request(name)
-        self._note(name, request)
+        if request is None:
+            name, request = "commit", self._request("commit")
+        if request is None:
+            return self._admission("admit")
         if name == "decode":
             return [self._decoding(request)]
-        return [f"more {request} {self.count()}" if name == "more" else f"{name} {request}"]
+        if name == "more":
+            return [self._chunk(request)]
+        self._note(name, request)
+        return [f"{name} {request}"]
 
     def _one_alone(self) -> list[str]:
         """Return a request of whole blocks from beginning to end; its last block is new."""
@@ -199,9 +207,11 @@ class _Requests(_Prompts):
         if request in self.live and len(self.live) < REQUESTS:
             request = self.rng.choice([r for r in range(REQUESTS) if r not in self.live])
         given, prompt = self.asking(request)
-        most = f"{self.count()} " if name == "part" else ""
+        most = self.count() if name == "part" else sum(prompt[1::2])
         self.live[request], self.prompts[request] = True, prompt
-        return [*given, f"{name} {request} {most}{_spelled(prompt)}"]
+        self.left[request] = max(sum(prompt[1::2]) - most, 0)
+        head = f"part {request} {most}" if name == "part" else f"admit {request}"
+        return [*given, f"{head} {_spelled(prompt)}"]
 
     def _renewal(self) -> list[str]:
         """Return the steps that end every request, and a reset."""
@@ -211,22 +221,34 @@ class _Requests(_Prompts):
 
     def _decoding(self, request: int) -> str:
         """Return a step in which a request decodes; what it has by then may be the next prompt."""
+        self.live[request] = True
         new = [self.rng.randrange(DOCUMENTS), self.rng.choice((1, 2, self.count()))]
         self.prompts[request] = [*self.prompts.get(request, []), *new]
         self.known = [*self.known, self.prompts[request]][-REMEMBERED:]
         return f"decode {request} {_spelled(new)}"
 
-    def _request(self, name: str) -> int:
-        waiting = [r for r, busy in self.live.items() if busy == (name == "commit")]
-        if waiting and name in ("commit", "finish", "decode", "more"):
-            return self.rng.choice(waiting)
-        if self.live and name in ("abort", "again"):
-            return self.rng.choice(list(self.live))
-        return self.rng.randrange(REQUESTS)
+    def _chunk(self, request: int) -> str:
+        """Return a step in which a request goes on with its prompt."""
+        most = self.count()
+        self.live[request], self.left[request] = True, max(self.left[request] - most, 0)
+        return f"more {request} {most}"
+
+    def _request(self, name: str) -> int | None:
+        """Return a request that a step makes sense for; None if there is none."""
+        if name in ("abort", "again"):
+            fitting = list(self.live)
+        elif name == "commit":
+            fitting = [r for r, busy in self.live.items() if busy]
+        elif name in ("finish", "decode", "more"):
+            idle = [r for r, busy in self.live.items() if not busy]
+            fitting = [r for r in idle if bool(self.left[r]) == (name == "more")]
+        else:
+            return self.rng.randrange(REQUESTS)
+        return self.rng.choice(fitting) if fitting else None
 
     def _note(self, name: str, request: int) -> None:
-        if request in self.live and name in ("commit", "decode", "more"):
-            self.live[request] = name != "commit"
+        if name == "commit":
+            self.live[request] = False
         if name in ("finish", "abort"):
             self.live.pop(request, None)
 
