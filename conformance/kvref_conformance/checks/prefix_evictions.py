@@ -144,7 +144,7 @@ def deeper_blocks_go_first(trial: Trial) -> None:
     verbs=CACHE,
     operations=HITS,
     cases=_under(
-        ("lru_tail_first", "lru_head_first", "lru_node"),
+        ("lru_tail_first", "lru_head_first", "lru_node", "all_at_once"),
         caches(
             "serve 0 1 2b 10 b; serve 1 2 2b 11 b; serve 2 1 2b 12 b; serve 3 3 b 13 b; "
             "serve 4 2 2b 14 b; serve 5 1 2b 15 b",

@@ -21,9 +21,9 @@ def caches(*programs: str, num_blocks: int = 12, hash_bits: Iterable[int] = ()) 
         more: list[dict[str, Any]] = [{"hash_bits": bits} for bits in hash_bits] or [{}]
         return [
             case_of(manager, sized(served(program), size), size, num_blocks=count, **options)
-            for program in programs
+            for at, program in enumerate(programs)
             for options in more
-            for size in claims.block_sizes[: COUNTS[level]]
+            for size in sizes_of(claims, level, at)
         ]
 
     return cases
@@ -33,10 +33,18 @@ def prompts(*programs: str) -> Lattice:
     """Return the cases of programs for keys, or for an index."""
 
     def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
-        sizes = claims.block_sizes[: COUNTS[level]]
-        return [case_of(manager, sized(program, size), size) for program in programs for size in sizes]
+        return [
+            case_of(manager, sized(program, size), size)
+            for at, program in enumerate(programs)
+            for size in sizes_of(claims, level, at)
+        ]
 
     return cases
+
+
+def sizes_of(claims: Claims, level: Level, at: int) -> tuple[int, ...]:
+    """Return the block sizes that a program of a check is run in: the first in all that are claimed."""
+    return claims.block_sizes[: None if at == 0 else COUNTS[level]]
 
 
 def served(program: str) -> str:

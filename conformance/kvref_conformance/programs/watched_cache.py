@@ -109,10 +109,9 @@ class WatchedCache:
             due = hit + min(most, count - hit)
             self.stop(f"{said} and gives {len(slots)} slots, expected {due}", "KV-PREFIX-026")
         self.mirror.compare(said, hit)
-        if followed is not None and followed != hit:
-            order = self.claims.choice("eviction-order")
-            self.log.breach(f"{said}, expected {followed}: {order} is declared", "KV-PREFIX-024")
-            self.order.lose()
+        if followed and not self.order.follow(hit):
+            order, due = self.claims.choice("eviction-order"), " or ".join(map(str, followed))
+            self.log.breach(f"{said}, expected {due}: {order} is declared", "KV-PREFIX-024")
         self.live[request] = Live(prompt, hit, slots[:hit], copying=copying)
         self._schedule(request, said, slots[hit:])
 

@@ -103,12 +103,17 @@ class ReferenceRadix:
     prefix_cache = ReferenceRadixCache
 
 
-def under(eviction_order: str, num_blocks: int, block_size: int) -> CacheOfReference:
-    """Return the reference's cache that evicts in a declared order."""
+def under(eviction_order: str, num_blocks: int, block_size: int) -> list[CacheOfReference]:
+    """Return the reference's caches that evict in a declared order.
+
+    Where nodes go as a whole there are two: a node that is split may have been used now, or when it was made.
+    """
     if eviction_order == "lru_node":
-        return ReferenceRadixCache(num_blocks, block_size)
+        nodes = (NODES, PROFILES["sglang"])
+        return [CacheOfReference(RadixCache(num_blocks, profile, block_size)) for profile in nodes]
     release = "head_first" if eviction_order == "lru_head_first" else "tail_first"
-    return CacheOfReference(PrefixCache(num_blocks, replace(PROFILES["kvref"], release=release), block_size))
+    profile = replace(PROFILES["kvref"], release=release)
+    return [CacheOfReference(PrefixCache(num_blocks, profile, block_size))]
 
 
 def namespace_of(given: dict[str, Any]) -> Namespace:

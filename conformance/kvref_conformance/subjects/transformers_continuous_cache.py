@@ -6,7 +6,7 @@ does; if there still is none, the request is reset, which frees its blocks with 
 run, `mark_complete_blocks` is called. Numbers of requests become texts; ids of blocks are counted from behind
 the two sectors that are never handed out.
 
-Choices: all that is cached goes at once, so nobody can foresee which prefix is lost.
+Choices: all that is cached and that nobody holds goes at once.
 Source: transformers 5.24.0, generation/continuous_batching: cache.py, scheduler.py, continuous_api.py,
 offloading_manager.py, cache_allocators.
 """
@@ -165,7 +165,7 @@ class TransformersContinuousCache:
         name="transformers PagedAttentionCache",
         version=str(transformers.__version__),
         block_sizes=(4, 1, 3, 16),
-        choices={"eviction-order": "unspecified"},
+        choices={"eviction-order": "all_at_once"},
     )
     block_tables = Tables
     prefix_cache = Cache

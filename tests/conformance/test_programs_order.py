@@ -1,0 +1,85 @@
+"""Tests of declared orders of eviction: what leaves something open, and a cache that forgets all at once."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kvref.memory.profiles import PROFILES
+from kvref.memory.radix_cache import RadixCache
+from kvref_conformance.cases import PROGRAM, Case
+from kvref_conformance.checks.prefix_evictions import evictions_follow_the_declared_order
+from kvref_conformance.claims import Claims
+from kvref_conformance.host.inprocess import InProcessHost
+from kvref_conformance.oracle import Oracle
+from kvref_conformance.programs.order import Order
+from kvref_conformance.programs.prompts import tokens_of
+from kvref_conformance.runner.evaluate import evaluate
+from kvref_conformance.subjects.lists.prefix import PrefixLists
+from kvref_conformance.subjects.reference_prefix import CacheOfReference
+
+
+class Forgetful(PrefixLists):
+    """Forgets all that nobody holds when a request lacks room."""
+
+    def make_room(self, count: int, hits: list[int]) -> None:
+        """Refuse, or forget every block that is neither held nor hit."""
+        super().make_room(count, hits)
+        idle = [block for block in self.waiting if block not in hits]
+        plain = [block for block in idle if all(block != known for _, known in self.known)]
+        for block in idle if count > len(plain) else []:
+            self.forget(block)
+
+
+def failing(cache: Any, order: str, *methods: str) -> list[Case]:
+    """Return the cases in which a cache does not keep to the order that it declares."""
+    claims = Claims(block_sizes=(4, 1), choices={"eviction-order": order})
+    host = InProcessHost(type("Subject", (), {"prefix_cache": staticmethod(cache), "claims": claims})())
+    check, oracle = evictions_follow_the_declared_order, Oracle(claims)
+    cases = check.cases(claims, "prefix_cache", "quick")
+    assert len(cases) >= 16
+    return [case for case in cases if evaluate(check, case, host, oracle).status == "fail"]
+
+
+@pytest.mark.parametrize("split", ["keeps", "renews"])
+def test_a_split_node_may_be_used_now_or_when_it_was_made(split: Any) -> None:
+    """SGLang dates both halves of a node that it splits; a tree that dates the hit alone is by node too."""
+    profile = replace(PROFILES["sglang"], split=split)
+
+    def cache(num_blocks: int, block_size: int) -> CacheOfReference:
+        return CacheOfReference(RadixCache(num_blocks, profile, block_size))
+
+    assert failing(cache, "lru_node") == []
+    assert failing(cache, "lru_tail_first")
+
+
+def test_a_cache_keeps_to_one_way() -> None:
+    """Once a hit has told two trees apart, only one of them is followed."""
+    order = Order("lru_node", 7, 1)
+    trees = list(order._twins)
+    for request, pairs in enumerate(([2, 1, 10, 1], [1, 1, 11, 1], [2, 4, 12, 1], [1, 1, 13, 1])):
+        order._hits = [tree.admit(request, tokens_of(pairs), 99)[0] for tree in trees]
+        assert order.follow(order._hits[0])
+        order.commit(request)
+        order.end(request, "finish")
+    assert order._hits == [1, 0]
+    assert order._twins == trees[:1]
+    order._hits = [2]
+    assert not order.follow(0)
+
+
+def test_all_that_nobody_holds_may_go_at_once() -> None:
+    """Who forgets everything for want of room says so, and nobody else does."""
+    assert failing(Forgetful, "all_at_once") == []
+    assert failing(Forgetful, "lru_tail_first")
+    assert failing(PrefixLists, "all_at_once")
+
+
+def test_a_request_larger_than_the_pool_ends_the_comparison() -> None:
+    """What follows a refusal is not determined."""
+    claims = Claims(block_sizes=(1,), choices={"eviction-order": "all_at_once"})
+    host = InProcessHost(type("Subject", (), {"prefix_cache": Forgetful, "claims": claims})())
+    program = "admit 0 1 3; commit 0; finish 0; admit 1 1 2 2 9; admit 1 1 3"
+    options = {"num_blocks": 4, PROGRAM: program}
+    case = Case(verb="prefix_cache", seq_lens=(), query_lens=(), block_size=1, options=options)
+    assert evaluate(evictions_follow_the_declared_order, case, host, Oracle(claims)).status == "pass"
