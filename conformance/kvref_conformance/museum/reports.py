@@ -1,6 +1,6 @@
 """Public reports and the exhibits that show them; and reports whose fault no exhibit here can show.
 
-The subjects here are kernels and block managers. Much that goes wrong with a KV cache goes wrong in what
+The subjects here are kernels, block managers and prefix caches. Much that goes wrong with a KV cache goes wrong in what
 surrounds them: ring buffers, models, transfers, engines.
 """
 
@@ -12,8 +12,9 @@ _TRIM = (
 )
 _LAYERS = "models: which layer has a cache of its own; a kernel sees one layer"
 _BATCH = "engines: bookkeeping of rows when a batch changes; a kernel is given the batch as it is"
+_GROUPS = "groups: layers with windows or states beside full attention; a prefix cache here has one group"
 
-#: Reports about attention, paging and cache interfaces that no exhibit can show -> why.
+#: Reports about attention, paging, prefixes and cache interfaces that no exhibit can show -> why.
 ELSEWHERE: dict[str, str] = {
     "huggingface/transformers#38046": _RING,
     "huggingface/transformers#31917": _TRIM,
@@ -37,6 +38,17 @@ ELSEWHERE: dict[str, str] = {
     "vllm-project/vllm#41343": "models: keys past what a format holds under a scale of 1; each code is right",
     "openvinotoolkit/openvino#37095": "a scale that encodes, past the largest float16; here they decode",
     "NVIDIA/TensorRT-LLM#16505": "transfers: the dtype of a buffer taken from another pool of blocks",
+    "ml-explore/mlx-lm#1494": _TRIM,
+    "ModelEngine-Group/unified-cache-management#1059": _GROUPS,
+    "NVIDIA/TensorRT-LLM#10183": _GROUPS,
+    "vllm-project/vllm#17398": _GROUPS,
+    "vllm-project/vllm#33270": _GROUPS,
+    "sgl-project/sglang#29349": _GROUPS,
+    "sgl-project/sglang#27586": _GROUPS,
+    "sgl-project/sglang#29860": _GROUPS,
+    "sgl-project/sglang#22935": _GROUPS,
+    "LMCache/LMCache#727": "tiers: a hit in the engine's blocks that is no multiple of the store's chunks",
+    "LMCache/LMCache#875": "tiers: reuse of what is no prefix, beside a hit in the engine",
     "vllm-project/vllm#22726": "engines: one of two entry points does not reset the prefix cache",
 }
 
