@@ -18,7 +18,7 @@ _INT = frozenset({int})
 def as_ids(name: str, ids: Iterable[int]) -> list[int]:
     """Return integers in their order as a list of Python ints.
 
-    Raises: ArgumentError if it is not a sequence in an order of its own, or one is no integer.
+    Raises: ArgumentError if it has no order of its own, or one is no integer.
     """
     if type(ids) is list and _INT.issuperset(map(type, ids)):
         return ids.copy()

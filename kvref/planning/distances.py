@@ -20,7 +20,7 @@ So with `prev` for the previous touch of a block,
 
     distance = S - p - #{s < S : prev(s) > p},
 
-and what is left is counting, for each element of a sequence, the earlier elements that are larger.
+and what is left is counting, for each element of a list, the earlier elements that are larger.
 
 Realises: KV-PREFIX-024 eviction-order (lru_tail_first, lru_head_first), for requests that run one at a time.
 For porters: `larger_before` is a Fenwick tree in other languages; the rest is three lines.

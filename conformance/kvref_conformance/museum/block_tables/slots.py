@@ -20,7 +20,7 @@ TABLES = ("block_tables",)
 class SlotsOfKernelBlocks(ListTables):
     """The table counts in one block size and the slots in another.
 
-    The manager's blocks hold 640 tokens, the kernel's pages 128, and the mapping multiplies by the wrong one:
+    The manager's blocks hold 640 tokens, those of the kernel 128, and the mapping multiplies by the wrong one:
     thousands of tokens share a few hundred slots.
     """
 
