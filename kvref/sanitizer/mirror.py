@@ -12,8 +12,8 @@ index is, and by tokens, as the cache itself is.
 
 Memory is bounded by the keys that are held. Of keys that are gone some are remembered.
 
-Realises: KV-PREFIX-046 mirror-equals, KV-PREFIX-050 index-longest, KV-PREFIX-051 index-cut, KV-PREFIX-053
-index-workers-apart.
+Realises: KV-PREFIX-046 mirror-equals, KV-PREFIX-050 index-longest, KV-PREFIX-051 index-cut, KV-PREFIX-052
+index-counts-once (where not told to count copies), KV-PREFIX-053 index-workers-apart.
 For porters: where events tell of each copy, count; with a set, the first copy that goes takes the key along.
 Source: Dynamo's RadixTree; the events of vLLM.
 """
