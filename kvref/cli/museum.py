@@ -40,6 +40,7 @@ def _row(exhibit: Any) -> dict[str, Any]:
         "seen_in": list(exhibit.seen_in),
         "breaks": list(exhibit.breaks),
         "may_also_break": list(exhibit.may_also_break),
+        "program": exhibit.program,
     }
 
 
@@ -48,4 +49,6 @@ def _spelled(row: dict[str, Any]) -> str:
     for name in ("seen_in", "breaks", "may_also_break"):
         if row[name]:
             lines.append(f"{name.replace('_', ' ')}: {', '.join(row[name])}")
+    if row["program"]:
+        lines.append(f"program: {row['program']}")
     return "\n".join(lines)

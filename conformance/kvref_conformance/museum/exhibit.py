@@ -77,7 +77,7 @@ def exhibit(
     """
 
     def decorate(found: T) -> T:
-        subject = _subject_of(found, verbs)
+        subject = _subject_of(found, verbs, features)
         domain: dict[str, Any] = {"head_dims": (64,), "block_sizes": (16,), "dtypes": ("float32",), **limits}
         if hasattr(subject, "tile"):
             domain["arithmetic"] = Arithmetic(block=subject.tile, merges=1)
@@ -105,10 +105,16 @@ def exhibit(
     return decorate
 
 
-def _subject_of(found: T, verbs: tuple[str, ...]) -> T:
-    """Return a subject class: what is decorated, or a new one that offers a decorated manager."""
+def _subject_of(found: T, verbs: tuple[str, ...], features: tuple[str, ...]) -> T:
+    """Return a subject class: what is decorated, or a new one that offers a decorated manager.
+
+    Of the manager's operations it offers those whose features are claimed.
+    """
     if not set(verbs) <= set(MANAGERS) or hasattr(found, verbs[0]):
         return found
+    for operation in MANAGERS[verbs[0]].operations.values():
+        if operation.feature is not None and operation.feature not in features:
+            setattr(found, operation.name, None)
     kept = {name: getattr(found, name) for name in ("__module__", "__doc__", "__qualname__")}
     made: T = type(found.__name__, (), {**kept, verbs[0]: found})  # type: ignore[assignment]
     return made

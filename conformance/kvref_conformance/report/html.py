@@ -60,7 +60,8 @@ def _areas(report: Report) -> str:
             rows.append([area.area, _tag("quiet", "not claimed"), "", "", "", ""])
             continue
         verdict = _tag("good" if area.verdict == "conformant" else "bad", area.verdict)
-        said = "; ".join(words for words in (area.reason, area.caveat) if words)
+        offers = f"offers {', '.join(area.operations)}" if area.operations else ""
+        said = "; ".join(words for words in (area.reason, offers, area.caveat) if words)
         numbers = [str(area.cases), str(area.failed), f"{area.claimed_share:.1%}", f"{area.margin:.3f}"]
         rows.append([area.area, f"{verdict} <span class='quiet'>{escape(said)}</span>", *numbers])
     heads = ["area", "verdict", "cases", "failed", "claimed share", "margin used"]

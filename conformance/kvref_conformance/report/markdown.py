@@ -24,6 +24,8 @@ def to_markdown(report: Report) -> str:
                 f"| {area.area} | {area.verdict} | {area.cases} | {area.failed} | {share} | {margin} |"
             )
     lines.append("")
+    offers = [f"{area.area} offers {', '.join(area.operations)}." for area in report.areas if area.operations]
+    lines += [*offers, ""] if offers else []
     caveats = [f"{area.area}: {area.caveat}" for area in report.areas if area.caveat]
     lines += [*caveats, ""] if caveats else []
     if report.failures:
