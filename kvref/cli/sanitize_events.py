@@ -76,7 +76,8 @@ def told(report: "KVEventReport") -> str:
     lines.append(f"{count or 'no'} fault{_s(count)} in {report.events} event{_s(report.events)}{asked}")
     lines += [f"{hole.told()} at {report.unit} {hole.line}" for hole in report.holes]
     if report.repeated:
-        lines.append(f"{report.repeated} batches came again and were passed over")
+        were = "batch came again and was" if report.repeated == 1 else "batches came again and were"
+        lines.append(f"{report.repeated} {were} passed over")
     lines += [
         f"{requirement} was not judged {times} time{_s(times)}: not enough is told"
         for requirement, times in sorted(report.unjudged.items())

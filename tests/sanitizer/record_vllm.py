@@ -1,6 +1,6 @@
 """vLLM's KVCacheManager under a seeded load: records its event stream and the history of the same run.
 
-    PYTHONPATH=. python tests/sanitizer/record_vllm.py tests/data/kv_events
+    PYTHONPATH=. python tests/sanitizer/record_vllm.py tests/data/kv_events docs/examples/two_copies.jsonl
 
 Requests share beginnings, some under a salt, an adapter or with an image; the pool is too small for all of
 them, so that blocks are evicted and requests preempted; now and then all of them end and the cache is reset.
@@ -355,9 +355,28 @@ def recorded(folder: Path, name: str, *, seed: str | None, whole: bool, size: in
         path.unlink()
 
 
+def two_copies(path: Path) -> None:
+    """Two requests compute one block at once, one of the copies is evicted, and the cache is asked again."""
+    os.environ.pop("PYTHONHASHSEED", None)
+    os.environ["VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"] = "1"
+    utils.init_none_hash(sha256_cbor)
+    stream, rng, prompt = Stream(), random.Random(1), [101, 102, 103, 104, 105, 106, 107, 108]
+    engine = Engine(8, 4, stream, Nowhere())
+    for prompts in ([(prompt, 2), (prompt, 1)], [(list(range(201, 221)), 1)]):
+        for tokens, most in prompts:
+            engine.arrive(tokens, most, {}, Namespace())
+        while engine.running or engine.waiting:
+            engine.step(rng)
+    engine.arrive([*prompt, 109], 1, {}, Namespace())
+    engine.ask(engine.waiting[0])
+    path.write_bytes(b"\n".join(stream.lines) + b"\n")
+
+
 def main() -> None:
     """Record all runs."""
     folder = Path(sys.argv[1])
+    if len(sys.argv) > 2:
+        two_copies(Path(sys.argv[2]))
     recorded(folder, "vllm-int", seed=None, whole=False, size=4, packed=True)
     recorded(folder, "vllm-whole", seed="7", whole=True, size=8, packed=True, num_blocks=20)
     small: dict[str, Any] = {"seed": None, "whole": False, "size": 4, "history": False}

@@ -270,7 +270,7 @@ BAD_FIELDS: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("field", "value", "expected"), BAD_FIELDS)
 def test_malformed_field_is_named(field: str, value: Any, expected: str) -> None:
     """With what was found, however large it is."""
-    said = refusal(lines(CLEARED, batch(CLEARED, {**STORED, field: value})))
+    said = refusal(lines(CLEARED, batch(CLEARED, {**STORED, field: value})), loads=standard)
     assert said.startswith(f"events.jsonl:2: event 2: {field} = ")
     assert f", expected {expected}" in said
 
