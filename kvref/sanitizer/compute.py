@@ -13,17 +13,15 @@ from itertools import repeat
 
 from kvref.memory.history import Event
 from kvref.sanitizer.faults import read_fault
-from kvref.sanitizer.pool import overwritten
 from kvref.sanitizer.requests import Request
-from kvref.sanitizer.shadow import Block
+from kvref.sanitizer.shadow import Block, Flight
 from kvref.sanitizer.state import State, ids
+from kvref.sanitizer.writes import judge_write, slots_of, write_slots
 
 
 def compute(state: State, line: int, event: Event) -> None:
     """`compute`: a step writes tokens of each request, then reads all that they attend to."""
-    step = state.step
-    if "step" in event:
-        step = state.flights.get(("step", event["step"]))
+    step = state.step if "step" not in event else _step(state, line, event)
     requests, now, ahead = state.requests, state.steps, state.ahead
     late: list[tuple[Request, int, int]] = []
     state.active = True
@@ -75,11 +73,11 @@ def write(state: State, line: int, event: Event) -> None:
         stop = _count_computed(state, line, request, start, stop)
         group = state.group(event)
         slots = (
-            ids(event, "slots") if "slots" in event else _slots(ids(event), start, stop, state.sizes[group])
+            ids(event, "slots") if "slots" in event else slots_of(ids(event), start, stop, state.sizes[group])
         )
-        _write_slots(state, line, request, group, start, slots[: max(0, stop - start)])
+        write_slots(state, line, request, group, start, slots[: max(0, stop - start)])
         request.back_to(start)
-    request.step = state.flights.get(("step", event["step"])) if "step" in event else state.step
+    request.step = _step(state, line, event) if "step" in event else state.step
     request.progress, state.active = state.steps, True
 
 
@@ -102,6 +100,16 @@ def read(state: State, line: int, event: Event) -> None:
             _judge_reader(state, line, request, block, known)
 
 
+def _step(state: State, line: int, event: Event) -> Flight | None:
+    """Return the step that an event names, and report one that is not in flight."""
+    step = state.flights.get(("step", event["step"]))
+    if step is None:
+        state.report(
+            "KV-BLOCK-042", line, f"step {event['step']} computes, but it has not begun, or has ended"
+        )
+    return step
+
+
 def _write_tokens(state: State, line: int, request: Request, start: int, stop: int) -> int:
     """Write tokens start to stop − 1 by the tables, and return where the tokens that there are end."""
     stop = _count_computed(state, line, request, start, stop)
@@ -118,7 +126,7 @@ def _write_tokens(state: State, line: int, request: Request, start: int, stop: i
                 break
             known = state.blocks[block]
             if known.refs > 1 or known.published or known.fences:
-                _judge_write(state, line, request, block, known, lo, hi)
+                judge_write(state, line, request, block, known, lo, hi)
             known.write(lo, hi, base, request.labels, request.name, line)
             if (
                 known.refs == 1
@@ -207,86 +215,9 @@ def _no_block(
     state.report(rule, line, f"request {request.name} {doing} position {position}, {what}", facts)
 
 
-def _judge_write(
-    state: State, line: int, request: Request, block: int, known: Block, lo: int, hi: int
-) -> None:
-    """Report a write into a block that others hold, that is published, or that is arriving."""
-    doing = f"request {request.name} writes"
-    fresh = known.covered(lo, hi) == lo and known.at(hi - 1) is None
-    if state.scheduled and known.allocated_by == request.name and fresh:
-        return  # others may have found the block before this request computes it
-    if known.published and lo < known.findable:
-        overwritten(state, line, doing, block, known)
-    elif known.refs - known.pins > 1:
-        if not known.published:
-            overwritten(state, line, doing, block, known)
-        elif not known.disputed:
-            facts = known.facts(block, "allocated", "held", "published")
-            message = f"{doing} into block {block}, which {known.refs - known.pins} requests hold"
-            state.report("KV-BLOCK-022", line, message, facts)
-    else:
-        return
-    state.changed(block)
-
-
-def _write_slots(state: State, line: int, request: Request, group: int, start: int, slots: list[int]) -> None:
-    """Write positions from `start` on into the slots that a kernel was told."""
-    size, table, told = state.sizes[group], request.tables[group], False
-    for position, slot in enumerate(slots, start):
-        block, offset = divmod(slot, size)
-        known = state.block(block, line, "write") if slot >= 0 else None
-        if known is None:
-            continue
-        index = position // size
-        expected = table[index] * size + position % size if index < len(table) else -1
-        if slot != expected and not told:
-            told = True
-            _wrong_slot(state, line, request, position, block, known, slot, expected)
-        if slot == expected and (known.refs > 1 or known.published):
-            _judge_write(state, line, request, block, known, offset, offset + 1)
-        known.owner = None
-        known.write(offset, offset + 1, position - offset, request.labels, request.name, line)
-        if slot != expected:
-            state.changed(block)
-
-
-def _wrong_slot(
-    state: State,
-    line: int,
-    request: Request,
-    position: int,
-    block: int,
-    known: Block,
-    slot: int,
-    expected: int,
-) -> None:
-    holders = [r.name for r in state.holders(block)]
-    doing = f"request {request.name} writes position {position} into slot {slot} of block {block}"
-    facts = known.facts(block, "allocated", "held", "freed", "written")
-    if not holders:
-        state.report("KV-BLOCK-043", line, f"{doing}, which nobody holds", facts)
-    elif request.name not in holders:
-        whose = " and ".join(f"request {name}" for name in holders)
-        state.report("KV-BLOCK-022", line, f"{doing}, held by {whose}", facts)
-    else:
-        by_table = (
-            f"by its table it lies in slot {expected}" if expected >= 0 else "its table has no block for it"
-        )
-        state.report("KV-BLOCK-020", line, f"{doing}, but {by_table}", facts)
-
-
 def _judge_reader(state: State, line: int, request: Request, block: int, known: Block) -> None:
     """Report a read of a block that holds the right values and is not the request's."""
     if not any(block in table for table in request.tables):
         facts = known.facts(block, "allocated", "freed", "held")
         message = f"request {request.name} reads block {block}, which it does not hold"
         state.report("KV-BLOCK-043", line, message, facts)
-
-
-def _slots(blocks: list[int], start: int, stop: int, size: int) -> list[int]:
-    """Return the slots of positions by the blocks that a kernel was told, the first for `start`."""
-    first = start // size
-    return [
-        blocks[p // size - first] * size + p % size if p // size - first < len(blocks) else -1
-        for p in range(start, stop)
-    ]

@@ -82,6 +82,7 @@ def fork(state: State, line: int, event: Event) -> None:
     child = Request(event["request"], parent.labels.copy(), len(state.sizes), line, state.steps)
     child.computed, child.verified = parent.computed, parent.verified
     state.begin(child)
+    state.count_entries(sum(map(len, parent.tables)))
     for group, table in enumerate(parent.tables):
         child.tables[group][:] = table
         for block in table:

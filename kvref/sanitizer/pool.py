@@ -8,8 +8,9 @@ Source: the chapter on memory, histories.
 
 from kvref.memory.history import Event
 from kvref.sanitizer.requests import Request
-from kvref.sanitizer.shadow import Block, Name
+from kvref.sanitizer.shadow import Block
 from kvref.sanitizer.state import State, ids
+from kvref.sanitizer.writes import names, overwritten
 
 #: How many tokens of neighbouring blocks share the labels that are kept of them.
 _TOGETHER = 128
@@ -21,13 +22,15 @@ def allocate(state: State, line: int, event: Event) -> None:
     if request is None:
         return
     table, who = request.tables[state.group(event) if "group" in event else 0], request.name
-    blocks, held = state.blocks, 0
+    blocks, held, given = state.blocks, 0, ids(event)
+    state.count_entries(len(given))
     told: set[str] = set()
-    for block in ids(event):
+    for block in given:
         known = blocks.get(block)
         if known is None:
             known = state.block(block, line, "allocate")
             if known is None:
+                state.entries -= 1
                 continue
         if known.refs or known.fences:
             _judge_free(state, line, request, block, known, told)
@@ -147,22 +150,12 @@ def replace(state: State, line: int, event: Event) -> None:
             state.report("KV-BLOCK-043", line, message, facts)
         state.hold(known, request.name, line)
         request.holds += 1
+    state.count_entries(len(blocks) - len(old))
     table[index : index + len(blocks)] = blocks
     for block in old:
         if block >= 0:
             state.let_go(state.blocks[block], request, line)
     request.back_to(index * state.sizes[group])
-
-
-def overwritten(state: State, line: int, doing: str, block: int, known: Block) -> None:
-    """Report that a block is written which others hold, or which is published."""
-    if known.published:
-        facts = known.facts(block, "published", "written")
-        state.report("KV-BLOCK-045", line, f"{doing} into block {block}, which is published", facts)
-    elif not known.disputed:
-        facts = known.facts(block, "allocated", "held", "written")
-        who = _names([r.name for r in state.holders(block)])
-        state.report("KV-BLOCK-022", line, f"{doing} into block {block}, held by {who}", facts)
 
 
 def _judge_free(state: State, line: int, request: Request, block: int, known: Block, told: set[str]) -> None:
@@ -180,7 +173,7 @@ def _judge_free(state: State, line: int, request: Request, block: int, known: Bl
                 rule, why = "KV-BLOCK-001", "twice"
             else:
                 rule = _rule(known)
-                why = f"which {_names(holders)} still hold" + "s" * (len(holders) == 1)
+                why = f"which {names(holders)} still hold" + "s" * (len(holders) == 1)
         more = ("published", "lost") if rule == "KV-PREFIX-016" else ()
         facts = known.facts(block, "allocated", "held", "freed", "pinned", *more)
         if rule not in told:
@@ -219,10 +212,6 @@ def _unknown(state: State, line: int, event: Event) -> None:
         state.report("KV-BLOCK-006", line, message, [state.ended[name], *facts])
 
 
-def _names(holders: list[Name]) -> str:
-    return " and ".join(f"request {name}" for name in holders) or "nobody"
-
-
 def _free_all(state: State, line: int, request: Request) -> None:
     """Let a request go of all its blocks; what it wrote into those that others can read is kept apart.
 
@@ -254,6 +243,7 @@ def _free_all(state: State, line: int, request: Request) -> None:
                 main.source = piece
             else:
                 main.source = None
+        state.entries -= len(table)
         table.clear()
     state.held, request.holds, request.verified = held, 0, 0
 
@@ -275,6 +265,7 @@ def _free_some(state: State, line: int, request: Request, blocks: list[int]) -> 
     for table, holes in zip(request.tables, gone, strict=True):
         while table and len(table) - 1 in holes:
             table.pop()
+            state.entries -= 1
 
 
 def _not_held(state: State, line: int, request: Request, block: int) -> None:
@@ -282,5 +273,5 @@ def _not_held(state: State, line: int, request: Request, block: int) -> None:
     if known is not None:
         holders = [r.name for r in state.holders(block)]
         facts = known.facts(block, "allocated", "freed", "held" if holders else "")
-        message = f"request {request.name} lets go of block {block}, which {_names(holders)} holds"
+        message = f"request {request.name} lets go of block {block}, which {names(holders)} holds"
         state.report("KV-BLOCK-006", line, message, facts)

@@ -85,6 +85,7 @@ def hit(state: State, line: int, event: Event) -> None:
         )
     if _misplaced(state, line, request, table, start, first, stop):
         return
+    state.count_entries(len(blocks))
     told, deferred = False, stop
     for index, block in enumerate(blocks, first):
         known = state.blocks.get(block) or (state.block(block, line, "hit") if block >= 0 else None)

@@ -168,9 +168,10 @@ class Sanitizer:
                 assert tail.main is not None, "a tail was never written"
                 assert tail.main.base + tail.main.hi == request.computed, "a tail is written elsewhere"
                 assert tail.ends_at(tail.main.hi), "something lies behind a tail"
-        assert state.held == sum(1 for known in state.blocks.values() if known.refs), (
-            "held blocks are miscounted"
-        )
+        entries_of_tables = sum(len(table) for r in state.requests.values() for table in r.tables)
+        waiting = sum(len(flight.blocks) for flight in state.flights.values())
+        assert state.entries == entries_of_tables + waiting, "entries are miscounted"
+        assert state.held == sum(1 for k in state.blocks.values() if k.refs), "held blocks are miscounted"
         assert state.tokens == sum(len(r.symbols) for r in state.requests.values()), "tokens are miscounted"
 
     @property

@@ -32,8 +32,12 @@ class Limits:
     requests: int = 1 << 18
     tokens: int = 1 << 28
     """Tokens of live requests, 4 bytes each."""
-    places: int = 1 << 22
+    entries: int = 1 << 24
+    """Entries of tables."""
+    places: int = 1 << 20
     """Places in tiers, and snapshots."""
+    flights: int = 1 << 14
+    """Steps and transfers in flight."""
 
 
 class EnoughFound(Exception):
@@ -80,7 +84,7 @@ class State:
         self.requests: dict[Name, Request] = {}
         self.ended: OrderedDict[Name, Fact] = OrderedDict()
         self.held = 0
-        self.tokens = 0
+        self.tokens = self.entries = 0
         self.flights: dict[tuple[str, Name], Flight] = {}
         self.step: Flight | None = None
         """The step that began last."""
@@ -175,10 +179,20 @@ class State:
                 f"live requests have more than {self.limits.tokens} tokens, expected at most that"
             )
 
+    def count_entries(self, count: int) -> None:
+        """Count entries of tables.
+
+        Raises: HistoryError if there are more than the limit.
+        """
+        self.entries += count
+        if self.entries > self.limits.entries:
+            raise HistoryError(f"tables have more than {self.limits.entries} entries, expected at most that")
+
     def forget(self, request: Request) -> None:
         """Forget a request that has ended and holds nothing."""
         if request.ended and not request.holds:
             self.tokens -= len(request.symbols)
+            self.entries -= sum(map(len, request.tables))
             del self.requests[request.name]
             self.ended[request.name] = (request.ended, f"request {request.name} {request.how}")
             if len(self.ended) > _REMEMBERED:

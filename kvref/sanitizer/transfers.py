@@ -8,10 +8,10 @@ Source: the chapter on memory, histories.
 from kvref.errors import HistoryError
 from kvref.memory.history import Event
 from kvref.sanitizer.faults import empty, mismatch
-from kvref.sanitizer.pool import overwritten
 from kvref.sanitizer.requests import Request
 from kvref.sanitizer.shadow import Flight, Name
 from kvref.sanitizer.state import State, ids
+from kvref.sanitizer.writes import overwritten
 
 _REMEMBERED = 4096
 
@@ -19,40 +19,23 @@ _REMEMBERED = 4096
 def begin(state: State, line: int, event: Event) -> None:
     """`begin`: a step, or a transfer of blocks."""
     what = _what(event)
-    name: Name = event[what]
-    if (what, name) in state.flights:
-        state.report("KV-BLOCK-042", line, f"{what} {name} begins twice", [state.flights[what, name].told()])
-    flight = Flight(what, name, line)
-    state.flights[what, name] = flight
+    flight = Flight(what, event[what], line)
+    if what == "transfer":
+        _load_up(flight, event)
+    elsewhere = state.flights.pop((what, flight.name), None)
+    if elsewhere is not None:
+        state.report("KV-BLOCK-042", line, f"{flight.title} begins twice", [elsewhere.told()])
+        elsewhere.done = True
+        state.entries -= len(elsewhere.blocks)
+    if len(state.flights) >= state.limits.flights:
+        raise HistoryError(f"more than {state.limits.flights} flights at a time, expected at most that")
+    state.flights[what, flight.name] = flight
     if what == "step":
         state.stepped, state.step = True, flight
         return
-    needed = ("kind", "blocks", "request", "count") if event.get("kind") == "receive" else ("kind", "blocks")
-    for field in needed:
-        if field not in event:
-            raise HistoryError(f"begin has no field {field}, which {event.get('kind', 'a transfer')} needs")
-    flight.kind, flight.request = event["kind"], event.get("request")
-    flight.start, flight.count, flight.blocks = (
-        event.get("start", 0),
-        event.get("count", 0),
-        tuple(ids(event)),
-    )
+    state.count_entries(len(flight.blocks))
     for block in flight.blocks:
-        known = state.block(block, line, "begin")
-        if known is None:
-            continue
-        if not known.refs and not known.published:
-            facts = known.facts(block, "allocated", "freed", "lost")
-            message = f"transfer {name} begins with block {block}, which nobody holds"
-            state.report("KV-BLOCK-043", line, message, facts)
-        known.wait_for(flight)
-        if flight.kind == "receive":
-            if known.published:
-                overwritten(state, line, f"transfer {name} is received", block, known)
-            known.empty(line, f"transfer {name} writes it")
-            known.emptied, known.arriving = 0, flight
-            if known.refs > 1 or known.holder != flight.request:
-                state.changed(block)
+        _take_along(state, line, flight, block)
 
 
 def end(state: State, line: int, event: Event) -> None:
@@ -64,6 +47,7 @@ def end(state: State, line: int, event: Event) -> None:
         state.report("KV-BLOCK-042", line, f"{what} {name} ends, but it has not begun")
     else:
         flight.done = True
+        state.entries -= len(flight.blocks)
         if what == "step":
             state.tick(line)
             state.step = None if state.step is flight else state.step
@@ -178,6 +162,35 @@ def _what(event: Event) -> str:
     if ("step" in event) == ("transfer" in event):
         raise HistoryError(f"{event['event']} has both or none of step and transfer, expected one of them")
     return "step" if "step" in event else "transfer"
+
+
+def _load_up(flight: Flight, event: Event) -> None:
+    """Read what a transfer is about."""
+    kind = event.get("kind", "")
+    for field in ("kind", "blocks", "request", "count") if kind == "receive" else ("kind", "blocks"):
+        if field not in event:
+            raise HistoryError(f"begin has no field {field}, which {kind or 'a transfer'} needs")
+    flight.kind, flight.request, flight.blocks = kind, event.get("request"), tuple(ids(event))
+    flight.start, flight.count = event.get("start", 0), event.get("count", 0)
+
+
+def _take_along(state: State, line: int, flight: Flight, block: int) -> None:
+    """Let a transfer use a block; what a block holds that is received is gone before it has arrived."""
+    known = state.block(block, line, "begin")
+    if known is None:
+        return
+    if not known.refs and not known.published:
+        facts = known.facts(block, "allocated", "freed", "lost")
+        message = f"{flight.title} begins with block {block}, which nobody holds"
+        state.report("KV-BLOCK-043", line, message, facts)
+    known.wait_for(flight)
+    if flight.kind == "receive":
+        if known.published:
+            overwritten(state, line, f"{flight.title} is received", block, known)
+        known.empty(line, "")
+        known.emptied, known.arriving = 0, flight
+        if known.refs > 1 or known.holder != flight.request:
+            state.changed(block)
 
 
 def _pairs(state: State, event: Event) -> list[tuple[Name, int]]:

@@ -73,6 +73,6 @@ def test_the_page_names_events_and_limits_that_exist() -> None:
     }
     assert named - {"num_free"} <= set(EVENTS)
     limits = Limits()
-    for number in (limits.blocks, limits.requests, limits.tokens):
+    for number in (limits.blocks, limits.requests, limits.tokens, limits.entries):
         assert f"{number:,}" in text
     assert f"{MAX_LINE >> 20} MiB in one line" in text

@@ -188,7 +188,7 @@ def test_a_long_prompt_fits_a_line() -> None:
 
 def test_a_history_has_limits() -> None:
     """Each thing that is kept has a most, and the message says which was passed."""
-    small = Limits(blocks=3, requests=2, tokens=20, places=1)
+    small = Limits(blocks=3, requests=2, tokens=20, entries=4, places=1, flights=2)
 
     def refused(*more: dict[str, Any]) -> str:
         sanitizer = Sanitizer(limits=small)
@@ -207,6 +207,12 @@ def test_a_history_has_limits() -> None:
     assert refused(*held, say("allocate", request=1, blocks=[3])).startswith("more than 3 blocks are used")
     stored = say("store", tier="t", keys=[1, 2], blocks=[0, 1])
     assert refused(*held, stored).startswith("tiers hold more than 1")
+    again = say("replace", request=1, index=3, blocks=[0, 1])
+    assert refused(*held, again).startswith("tables have more than 4 entries")
+    assert refused(*held, say("fork", request=2, parent=1)).startswith("tables have more than 4 entries")
+    sent = say("begin", transfer=1, kind="send", blocks=[0, 1])
+    assert refused(*held, sent).startswith("tables have more than 4 entries")
+    assert refused(*(say("begin", step=step) for step in range(3))).startswith("more than 2 flights")
     kept = (say("snapshot", request=1, snapshot=s, count=0) for s in range(2))
     assert refused(*held, *kept).startswith("more than 1 snapshots are kept")
 
