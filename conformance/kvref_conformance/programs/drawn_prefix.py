@@ -22,7 +22,7 @@ ORDERLY = 0.2
 #: Step -> how often it is tried; `renew` ends all requests and resets, for a cache that has evicted
 #: something owes nobody a hit.
 WEIGHTS = {
-    "admit": 18,
+    "admit": 21,
     "part": 9,
     "commit": 28,
     "finish": 12,
@@ -34,9 +34,6 @@ WEIGHTS = {
     "again": 1,
     "stranger": 1,
     "huge": 1,
-    "nothing": 1,
-    "negative": 1,
-    "minus": 1,
 }
 #: Feature -> steps that give a request what the feature is about.
 GIVING = {
@@ -165,6 +162,8 @@ class _Requests(_Prompts):
     """Request -> tokens of its prompt that are not scheduled, unless they are cached."""
     prompts: dict[int, list[int]] = field(default_factory=dict)
     """Request -> its prompt, and what it has decoded."""
+    asked_last: list[str] = field(default_factory=list)
+    """The steps of the last admission."""
     orderly: bool | None = None
     """Whether requests come one after another, so that the order of eviction can be followed."""
     fresh: int = DOCUMENTS
@@ -203,6 +202,8 @@ class _Requests(_Prompts):
         return [f"admit 0 {prompt}{self.fresh} {self.block_size}", "commit 0", "finish 0"]
 
     def _admission(self, name: str) -> list[str]:
+        if self.asked_last and self.rng.random() < 0.1:
+            return self.asked_last  # which makes sense if it was refused
         request = self.rng.randrange(REQUESTS)
         if request in self.live and len(self.live) < REQUESTS:
             request = self.rng.choice([r for r in range(REQUESTS) if r not in self.live])
@@ -211,7 +212,8 @@ class _Requests(_Prompts):
         self.live[request], self.prompts[request] = True, prompt
         self.left[request] = max(sum(prompt[1::2]) - most, 0)
         head = f"part {request} {most}" if name == "part" else f"admit {request}"
-        return [*given, f"{head} {_spelled(prompt)}"]
+        self.asked_last = [*given, f"{head} {_spelled(prompt)}"]
+        return self.asked_last
 
     def _renewal(self) -> list[str]:
         """Return the steps that end every request, and a reset."""

@@ -11,9 +11,9 @@ Steps, where r is a request, d a document, n and m numbers of tokens:
     reset                    forget everything; must be refused while there is a request
     adapter · version · salt · image · embed
                              what request r is to be admitted with, as in `drafts`
-    again r · stranger r · huge r · nothing r · negative r · minus r
+    again r · stranger r · huge r
                              must be refused: a second admission, operations on a request that is not there,
-                             more tokens than there are slots, no tokens, −1 new tokens, a token −1
+                             more tokens than there are slots
 
 Between an admission or an extension and its commit a step is in flight. Steps of requests may overlap.
 """
@@ -35,7 +35,7 @@ STEPS = {
         (3, 65, "admit decode"),
         (4, 66, "part"),
         (2, 2, "more"),
-        (1, 1, "commit finish abort again stranger huge nothing negative minus"),
+        (1, 1, "commit finish abort again stranger huge"),
         (0, 0, "reset"),
     )
     for name in names.split()
@@ -149,28 +149,12 @@ class Prefixes:
     def do_huge(self, request: int) -> bool:
         """Admit one token more than there are slots, all at once."""
         count = self.cache.capacity * self.cache.block_size + 1
-        return count <= MAX_LIST and self._nonsense(request, tokens_of([1, count]))
-
-    def do_nothing(self, request: int) -> bool:
-        """Admit a request without tokens."""
-        return self._nonsense(request, [])
-
-    def do_negative(self, request: int) -> bool:
-        """Schedule fewer tokens than none."""
-        return self._nonsense(request, tokens_of([1, 1]), -1)
-
-    def do_minus(self, request: int) -> bool:
-        """Admit a token that no vocabulary has: tokens are positive."""
-        return self._nonsense(request, [*tokens_of([1, self.cache.block_size]), -1])
-
-    def _nonsense(self, request: int, tokens: list[int], most: int | None = None) -> bool:
-        if request in self.cache.live:
+        if request in self.cache.live or count > MAX_LIST:
             return False
-        self._refused(request, tokens, most)
+        self._refused(request, tokens_of([1, count]))
         self.cache.must_not("KV-PREFIX-027", "slots", request=request)
         return True
 
-    def _refused(self, request: int, tokens: list[int], most: int | None = None) -> None:
-        scheduled = len(tokens) if most is None else most
-        asked = {"request": request, "tokens": tokens, "max_new_tokens": scheduled}
+    def _refused(self, request: int, tokens: list[int]) -> None:
+        asked = {"request": request, "tokens": tokens, "max_new_tokens": len(tokens)}
         self.cache.must_not("KV-PREFIX-027", "admit", **asked)
