@@ -59,7 +59,7 @@ def held_blocks_stay(trial: Trial) -> None:
     cases=caches(
         "serve 0 1 2b; serve 1 2 4b; serve 2 1 2b+1; serve 3 3 3b; admit 8 2 3b; admit 9 1 b+1",
         "serve 0 1 3b; serve 1 2 3b+1; admit 7 1 3b",
-        "serve 0 1 b; admit 1 2 3b; admit 2 1 2b+1; commit 1; decode 1 3 b; abort 1; admit 2 1 2b+1",
+        "serve 0 1 b; admit 1 2 3b; admit 2 1 2b+1; commit 1; finish 1; serve 3 3 4b; admit 2 1 2b+1",
         "serve 0 1 b 2 b; serve 1 3 b; serve 2 4 4b; serve 3 1 b 2 b 5 1; serve 4 3 b 6 1; admit 9 4 b 7 b",
         num_blocks=4,
     ),

@@ -1,7 +1,7 @@
 """Public reports and the exhibits that show them; and reports whose fault no exhibit here can show.
 
-The subjects here are kernels, block managers and prefix caches. Much that goes wrong with a KV cache goes wrong in what
-surrounds them: ring buffers, models, transfers, engines.
+The subjects here are kernels, block managers and prefix caches. Much that goes wrong with a KV cache goes
+wrong in what surrounds them: ring buffers, models, transfers, engines.
 """
 
 from kvref_conformance.museum import all_exhibits
@@ -47,6 +47,7 @@ ELSEWHERE: dict[str, str] = {
     "sgl-project/sglang#27586": _GROUPS,
     "sgl-project/sglang#29860": _GROUPS,
     "sgl-project/sglang#22935": _GROUPS,
+    "sgl-project/sglang#24892": "an order that is left open: how old the rest of a split node is",
     "LMCache/LMCache#727": "tiers: a hit in the engine's blocks that is no multiple of the store's chunks",
     "LMCache/LMCache#875": "tiers: reuse of what is no prefix, beside a hit in the engine",
     "vllm-project/vllm#22726": "engines: one of two entry points does not reset the prefix cache",

@@ -162,8 +162,8 @@ class _Requests(_Prompts):
     """Request -> tokens of its prompt that are not scheduled, unless they are cached."""
     prompts: dict[int, list[int]] = field(default_factory=dict)
     """Request -> its prompt, and what it has decoded."""
-    asked_last: list[str] = field(default_factory=list)
-    """The steps of the last admission."""
+    before: list[list[str]] = field(default_factory=list)
+    """The steps of the last admissions."""
     orderly: bool | None = None
     """Whether requests come one after another, so that the order of eviction can be followed."""
     fresh: int = DOCUMENTS
@@ -202,8 +202,8 @@ class _Requests(_Prompts):
         return [f"admit 0 {prompt}{self.fresh} {self.block_size}", "commit 0", "finish 0"]
 
     def _admission(self, name: str) -> list[str]:
-        if self.asked_last and self.rng.random() < 0.1:
-            return self.asked_last  # which makes sense if it was refused
+        if self.before and self.rng.random() < 0.15:
+            return self.rng.choice(self.before)  # which makes sense if it was refused, or has ended
         request = self.rng.randrange(REQUESTS)
         if request in self.live and len(self.live) < REQUESTS:
             request = self.rng.choice([r for r in range(REQUESTS) if r not in self.live])
@@ -212,8 +212,9 @@ class _Requests(_Prompts):
         self.live[request], self.prompts[request] = True, prompt
         self.left[request] = max(sum(prompt[1::2]) - most, 0)
         head = f"part {request} {most}" if name == "part" else f"admit {request}"
-        self.asked_last = [*given, f"{head} {_spelled(prompt)}"]
-        return self.asked_last
+        steps = [*given, f"{head} {_spelled(prompt)}"]
+        self.before = [*self.before, steps][-REMEMBERED:]
+        return steps
 
     def _renewal(self) -> list[str]:
         """Return the steps that end every request, and a reset."""

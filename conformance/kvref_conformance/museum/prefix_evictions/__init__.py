@@ -4,7 +4,6 @@ from kvref_conformance.museum.prefix_evictions.order import (
     HeadGoesFirst,
     HitsDoNotRenew,
     InnerNodesEvicted,
-    SplitRenewsTheRest,
 )
 from kvref_conformance.museum.prefix_evictions.room import (
     EmptyNode,
@@ -31,5 +30,4 @@ __all__ = [
     "NothingEvictedForRoom",
     "RefusalEvicts",
     "RefusalKeepsTheHit",
-    "SplitRenewsTheRest",
 ]

@@ -2,7 +2,6 @@
 
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.museum.prefix_hits import CACHE, SIZES
-from kvref_conformance.subjects.lists.naming import Name
 from kvref_conformance.subjects.lists.prefix import PrefixLists
 from kvref_conformance.subjects.lists.radix import RadixLists, Run
 
@@ -51,34 +50,6 @@ class InnerNodesEvicted(RadixLists):
     def victim(self) -> Run:
         """Ask nobody whether it is a leaf."""
         return min((run for run in self.runs if not self.readers(run)), key=lambda run: (run.used, run.start))
-
-
-@exhibit(
-    as_if="a hit that ends inside a node had used all of it",
-    fault="F08 accounting",
-    seen_in=("sgl-project/sglang#24892",),
-    breaks=("KV-PREFIX-024",),
-    verbs=CACHE,
-    block_sizes=SIZES,
-    choices=NODES,
-    program=(
-        "admit 0 1 16; commit 0; finish 0; admit 0 2 8; commit 0; finish 0; "
-        "admit 0 1 4 3 4; commit 0; finish 0; admit 0 2 4 4 4"
-    ),
-)
-class SplitRenewsTheRest(RadixLists):
-    """The time of a node is set before it is split, so the part that was not hit has it too.
-
-    What nobody asked for outlives what somebody did.
-    """
-
-    def part(self, name: Name) -> None:
-        """Use the run that is about to be split."""
-        stop = len(name[1])
-        for run in self.runs:
-            if run.start < stop < run.end and run.up_to(stop) == name:
-                run.used = self.now + 1
-        super().part(name)
 
 
 @exhibit(
