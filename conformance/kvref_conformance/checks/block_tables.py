@@ -47,6 +47,12 @@ def every_free_block_takes_tokens(trial: Trial) -> None:
     expect_unbroken(trial, "KV-BLOCK-003")
 
 
+@check("KV-BLOCK-004", verbs=TABLES, operations=(*ENDS, "num_free"), cases=tables(GROWN))
+def count_follows_requests(trial: Trial) -> None:
+    """Requests grow by turns, and one ends: the count is exact at each step."""
+    expect_unbroken(trial, "KV-BLOCK-004")
+
+
 @check("KV-BLOCK-004", verbs=TABLES, operations=(*EVERY, "num_free"), cases=tables(MIXED))
 def count_follows_tables(trial: Trial) -> None:
     """Requests grow, fork, are cut back and end: the count is exact at each step."""
