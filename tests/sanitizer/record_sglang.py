@@ -43,7 +43,8 @@ class Nothing(type):
         return Nothing(name, (), {"__getattr__": lambda self, attribute: lambda *a, **k: None})
 
     def __call__(cls, *arguments: Any, **named: Any) -> Any:
-        return object.__new__(cls)
+        made: Any = object.__new__
+        return made(cls)
 
 
 class StandIn(types.ModuleType):

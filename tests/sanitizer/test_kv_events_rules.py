@@ -26,7 +26,7 @@ from kvref_conformance.requirements import load_requirements
 
 ONE, TWO, THREE = [11, 12], [21, 22], [31, 32]
 GONE = {"removed": {"block_hashes": [1]}}
-CPU = {"medium": "CPU"}
+CPU: dict[str, Any] = {"medium": "CPU"}
 
 #: Rule -> streams that break it, each with the line and the event where it shows, and the earlier line.
 PLANTED: dict[str, list[tuple[list[Any], int, int, int | None]]] = {
@@ -231,7 +231,7 @@ def test_lookup_without_rank_concerns_the_only_one() -> None:
 
 def test_window_shortens_an_answer_and_never_lengthens_it() -> None:
     """A group that keeps only some blocks can end a hit early: such answers are counted as not judged."""
-    window = {"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 2}
+    window: dict[str, Any] = {"group_idx": 1, "kv_cache_spec_kind": "sliding_window"}
     stream = [stored([1, 2], None, ONE + TWO), stored([2], 1, TWO, **window), removed(2, group_idx=1)]
     report = judged(*stream, lookup([*ONE, *TWO, 9], 2), lookup([*ONE, *TWO, 9], 4))
     assert (report.findings, report.unjudged) == ([], {"KV-PREFIX-046": 1})

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kvref.errors import HistoryError
 from kvref.sanitizer.kv_event_content import digest, written
+from kvref.sanitizer.kv_event_fields import Key
 from kvref.sanitizer.kv_event_kinds import Cleared, Lookup, Place, Removed, Source, Stored, Where
 from kvref.sanitizer.mirror import Limits, Mirror
 
@@ -25,7 +26,7 @@ def key(prefix: Prefix) -> int:
 def stored(prefix: Prefix, blocks: int = 1, **more: Any) -> Stored:
     """The last blocks of a prefix are stored."""
     start = len(prefix) - blocks * SIZE
-    keys = [key(prefix[:stop]) for stop in range(start + SIZE, len(prefix) + 1, SIZE)]
+    keys: list[Key] = [key(prefix[:stop]) for stop in range(start + SIZE, len(prefix) + 1, SIZE)]
     parent = key(prefix[:start]) if start else None
     return Stored(Where(), keys, parent, SIZE, list(prefix[start:]), **more)
 
