@@ -63,7 +63,9 @@ class Pipe:
         """
         deadline = time.monotonic() + timeout
         self._unsent = memoryview(line)
-        self._selector.register(self._program.stdin, selectors.EVENT_WRITE)
+        self._send()  # as a rule the pipe takes a line at once
+        if len(self._unsent):
+            self._selector.register(self._program.stdin, selectors.EVENT_WRITE)
         while b"\n" not in self._received:
             if len(self._received) > MAX_LINE:
                 raise Failed("protocol", f"stdout has a line of more than {MAX_LINE} bytes")
