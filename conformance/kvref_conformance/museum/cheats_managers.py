@@ -1,6 +1,7 @@
 """Cheats among managers: they answer every operation and remember nothing that they should. None may pass."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from kvref.errors import KVError
@@ -102,6 +103,5 @@ def subject_of(cheat: type[ManagerCheat]) -> Any:
     def opening(manager: str) -> Any:
         return staticmethod(lambda **opened: cheat(manager, opened))
 
-    claims = {"name": cheat.__name__, "choices": dict(Lists.claims.choices)}
-    domain = Claims(block_sizes=Lists.claims.block_sizes, features=Lists.claims.features, **claims)
-    return type(cheat.__name__, (), {"claims": domain, **{name: opening(name) for name in MANAGERS}})
+    claims: Claims = replace(Lists.claims, name=cheat.__name__)
+    return type(cheat.__name__, (), {"claims": claims, **{name: opening(name) for name in MANAGERS}})
