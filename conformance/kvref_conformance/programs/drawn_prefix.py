@@ -1,8 +1,7 @@
 """Drawn programs for prefix caches, keys and indexes: what goes wrong when much goes on at once.
 
-Most pools are small, so that they are nearly full all the time. Prompts share what earlier ones begin with,
-cut at any token; two requests compute the same; prefills are aborted half way; namespaces differ in one
-field.
+Most pools are small, so that they are nearly full all the time. Two requests compute the same, others are
+refused and come again, prefills are aborted half way, and the next turn begins with what was decoded.
 """
 
 import random
@@ -10,13 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvref_conformance.claims import Claims
+from kvref_conformance.programs.drawn_prompts import DOCUMENTS, REMEMBERED, REQUESTS, Prompts, spelled
 
-#: Documents, requests and workers that a program names.
-DOCUMENTS, REQUESTS, WORKERS = 5, 6, 3
-#: Prompts of a program that later ones begin like.
-REMEMBERED = 6
-#: Texts and digests that requests are given: some run together with others, some differ in few digits.
-TEXTS, DIGESTS = (0, 1, 2, 3, 4, 5, 9), (1, 2, 101, 5001)
+#: Workers that a program names.
+WORKERS = 3
 #: How many programs are orderly.
 ORDERLY = 0.2
 #: Step -> how often it is tried; `renew` ends all requests and resets, for a cache that has evicted
@@ -35,14 +31,6 @@ WEIGHTS = {
     "stranger": 1,
     "huge": 1,
 }
-#: Feature -> steps that give a request what the feature is about.
-GIVING = {
-    "adapter": "adapter",
-    "adapter_version": "version",
-    "salt": "salt",
-    "media": "image",
-    "embeddings": "embed",
-}
 
 
 def options(manager: str, rng: random.Random, claims: Claims) -> dict[str, Any]:
@@ -57,7 +45,7 @@ def options(manager: str, rng: random.Random, claims: Claims) -> dict[str, Any]:
 
 def draw(manager: str, rng: random.Random, claims: Claims, length: int, block_size: int) -> str:
     """Return a program of about so many steps."""
-    make = {"prefix_cache": _Requests, "block_keys": _Prompts, "block_index": _Workers}[manager]
+    make = {"prefix_cache": _Requests, "block_keys": Prompts, "block_index": _Workers}[manager]
     drawn = make(rng, claims, block_size)
     steps: list[str] = []
     while len(steps) < length:
@@ -66,94 +54,7 @@ def draw(manager: str, rng: random.Random, claims: Claims, length: int, block_si
 
 
 @dataclass
-class _Prompts:
-    """Prompts that begin like earlier ones, and what they are given."""
-
-    rng: random.Random
-    claims: Claims
-    block_size: int
-    known: list[list[int]] = field(default_factory=list)
-    given: list[tuple[str, list[int]]] = field(default_factory=list)
-    """Steps that gave the last request something, and their numbers."""
-    asked: list[int] = field(default_factory=list)
-    """The prompt of that request."""
-
-    def steps(self) -> list[str]:
-        """Return the steps that ask for the keys of one prompt."""
-        if self.rng.random() < 0.2:
-            return [f"tokens {_spelled(self._cut_digits())}"]
-        request = self.rng.randrange(REQUESTS)
-        given, prompt = self.asking(request)
-        return [*given, f"keys {request} {_spelled(prompt)}"]
-
-    def _cut_digits(self) -> list[int]:
-        """Return small tokens whose digits, one behind the other, are always the same."""
-        digits = "123456789" * self.block_size
-        tokens: list[int] = []
-        while digits and len(tokens) < 2 * self.block_size:
-            count = self.rng.choice((1, 1, 2))
-            tokens.append(int(digits[:count]))
-            digits = digits[count:]
-        return tokens
-
-    def count(self) -> int:
-        """Return a number of tokens: around the edges of blocks, mostly."""
-        edge = self.block_size * self.rng.choice((0, 1, 1, 1, 2, 2, 3, 4))
-        return max(1, edge + self.rng.choice((-1, 0, 0, 0, 1, self.rng.randint(0, self.block_size))))
-
-    def prompt(self) -> list[int]:
-        """Return a prompt that is new, an earlier one, or begins like one."""
-        old = self.rng.choice(self.known) if self.known and self.rng.random() < 0.8 else []
-        if old and self.rng.random() < 0.6:
-            return self.rng.choice((old, [*old, 0, 1]))
-        keep = self.rng.randrange(0, len(old) + 1, 2)
-        prompt = [*old[:keep], self.rng.randrange(DOCUMENTS), self.count()]
-        self.known = [*self.known, prompt][-REMEMBERED:]
-        return prompt
-
-    def asking(self, request: int) -> tuple[list[str], list[int]]:
-        """Return a prompt, and the steps before it that give the request something besides tokens.
-
-        Often it is what the last such request was given, or nearly, and the same prompt as well.
-        """
-        features = [name for name in GIVING if name in self.claims.features]
-        prompt, kind = self.prompt(), self.rng.random()
-        if not features or kind < 0.4:
-            return [], prompt
-        if not self.given or kind < 0.55:
-            feature = self.rng.choice(features)
-            rows = feature in ("media", "embeddings")
-            prompt = [0, self.count()] if rows and self.rng.random() < 0.7 else prompt
-            self.given = [self._gift(name, sum(prompt[1::2])) for name in (feature, *self._another(features))]
-            self.asked = prompt
-        elif kind < 0.85:
-            at = self.rng.randrange(len(self.given))
-            self.given = [*self.given[:at], self._altered(self.given[at]), *self.given[at + 1 :]]
-            prompt = self.rng.choice((self.asked, [*self.asked, 0, 1]))
-        return [f"{name} {request} {_spelled(numbers)}" for name, numbers in self.given], prompt
-
-    def _another(self, features: list[str]) -> list[str]:
-        return [self.rng.choice(features)] if self.rng.random() < 0.3 else []
-
-    def _gift(self, feature: str, count: int) -> tuple[str, list[int]]:
-        if feature not in ("media", "embeddings"):
-            return GIVING[feature], [self.rng.choice(TEXTS)]
-        length = self.rng.randint(1, max(1, min(count, self.block_size) // 2))
-        offset = self.rng.randint(0, min(count, self.block_size) - length)
-        return GIVING[feature], [self.rng.choice(DIGESTS), offset, length]
-
-    def _altered(self, gift: tuple[str, list[int]]) -> tuple[str, list[int]]:
-        name, numbers = gift
-        if len(numbers) == 1:
-            return name, [self.rng.choice(TEXTS)]
-        digest, offset, length = numbers
-        if self.rng.random() < 0.5:
-            return name, [self.rng.choice(DIGESTS), offset, length]
-        return name, [digest, max(0, offset + self.rng.choice((-1, 1))), length]
-
-
-@dataclass
-class _Requests(_Prompts):
+class _Requests(Prompts):
     """Requests that come and go, several in flight."""
 
     live: dict[int, bool] = field(default_factory=dict)
@@ -212,7 +113,7 @@ class _Requests(_Prompts):
         self.live[request], self.prompts[request] = True, prompt
         self.left[request] = max(sum(prompt[1::2]) - most, 0)
         head = f"part {request} {most}" if name == "part" else f"admit {request}"
-        steps = [*given, f"{head} {_spelled(prompt)}"]
+        steps = [*given, f"{head} {spelled(prompt)}"]
         self.before = [*self.before, steps][-REMEMBERED:]
         return steps
 
@@ -228,7 +129,7 @@ class _Requests(_Prompts):
         new = [self.rng.randrange(DOCUMENTS), self.rng.choice((1, 2, self.count()))]
         self.prompts[request] = [*self.prompts.get(request, []), *new]
         self.known = [*self.known, self.prompts[request]][-REMEMBERED:]
-        return f"decode {request} {_spelled(new)}"
+        return f"decode {request} {spelled(new)}"
 
     def _chunk(self, request: int) -> str:
         """Return a step in which a request goes on with its prompt."""
@@ -257,14 +158,14 @@ class _Requests(_Prompts):
 
 
 @dataclass
-class _Workers(_Prompts):
+class _Workers(Prompts):
     """Workers that store and remove parts of the same paths."""
 
     def steps(self) -> list[str]:
         """Return one step on an index, and what every worker then holds."""
         worker, path = self.rng.randrange(WORKERS), self.prompt()
         count = sum(path[1::2])
-        match = f"match {_spelled(path)}"
+        match = f"match {spelled(path)}"
         name = self.rng.choices(("store", "grow", "remove", "clear"), (8, 3, 6, 1))[0]
         if name == "clear":
             return [f"clear {worker}", match]
@@ -274,12 +175,8 @@ class _Workers(_Prompts):
         elif name == "remove":
             at = self.rng.randrange(count)
             head = f"{head} {at} {self.rng.randint(1, count - at)}"
-        return [f"{head} {_spelled(path)}", match]
+        return [f"{head} {spelled(path)}", match]
 
     def count(self) -> int:
         """Return a number of blocks."""
         return self.rng.randint(1, 4)
-
-
-def _spelled(numbers: list[int]) -> str:
-    return " ".join(map(str, numbers))
