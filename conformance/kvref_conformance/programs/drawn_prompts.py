@@ -1,4 +1,4 @@
-"""Drawn prompts: they begin like earlier ones, cut at any token, and are given nearly what those were given."""
+"""Drawn prompts: they begin like earlier ones, cut at any token, and are given nearly what others were."""
 
 import random
 from dataclasses import dataclass, field
