@@ -14,6 +14,7 @@ from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.programs.order import Order
 from kvref_conformance.programs.prompts import tokens_of
+from kvref_conformance.programs.running import run
 from kvref_conformance.runner.evaluate import evaluate
 from kvref_conformance.subjects.lists.prefix import PrefixLists
 from kvref_conformance.subjects.reference_prefix import CacheOfReference
@@ -83,3 +84,17 @@ def test_a_request_larger_than_the_pool_ends_the_comparison() -> None:
     options = {"num_blocks": 4, PROGRAM: program}
     case = Case(verb="prefix_cache", seq_lens=(), query_lens=(), block_size=1, options=options)
     assert evaluate(evictions_follow_the_declared_order, case, host, Oracle(claims)).status == "pass"
+
+
+@pytest.mark.parametrize("order", ["lru_tail_first", "lru_node", "all_at_once", "unspecified"])
+def test_a_pool_of_a_null_block_alone_is_judged(order: str) -> None:
+    """A search makes pools as small as they go: block 0 is null, and every request is refused."""
+    claims = Claims(block_sizes=(1,), choices={"eviction-order": order, "null-block": "reserved"})
+    cache = type("Nothing", (PrefixLists,), {"num_free": lambda self: 0})
+    host = InProcessHost(type("Subject", (), {"prefix_cache": cache, "claims": claims})())
+    options = {"num_blocks": 1, PROGRAM: "huge 1"}
+    case = Case(verb="prefix_cache", seq_lens=(), query_lens=(), block_size=1, options=options)
+    session = host.open("prefix_cache", num_blocks=1, block_size=1)
+    assert "KV-PREFIX-024" not in {
+        b.requirement for b in run("admit 1 1 2; huge 1", session, case, claims).breaches
+    }

@@ -44,10 +44,10 @@ class Order:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew with an empty cache."""
+        """Begin anew with an empty cache; there is nothing to follow in a pool of a null block alone."""
         if self._declared == "all_at_once":
             self._twins = [AllAtOnce(self._num_blocks, self._block_size)]
-        elif self._declared != "unspecified":
+        elif self._declared != "unspecified" and self._num_blocks:
             self._twins = [*under(self._declared, self._num_blocks, self._block_size)]
 
     def lose(self) -> None:

@@ -68,6 +68,7 @@ class Req:
     def __init__(self, key: Any, hit: int, lock: Any, node: Any) -> None:
         self.kv, self.lock, self.last_node = ReqKv(hit), lock, node
         self.extra_key, self.cache_salt = key.extra_key, key.cache_salt
+        self.lora_id = key.extra_key
         self.origin_input_ids = key.token_ids
         self.full_untruncated_fill_ids = key.token_ids[:]
         self.has_ended = False
@@ -95,7 +96,9 @@ class Cache:
             else allocator.TokenToKVPoolAllocator(tokens, **given)
         )
         self._rows = pools.ReqToTokenPool(num_blocks, tokens + 1, "cpu", enable_memory_saver=False)
+        self._adapters = part("events").KvEventLoraNames()
         self._tree = self.tree(
+            kv_event_lora_names=self._adapters,
             disable=False,
             req_to_token_pool=self._rows,
             token_to_kv_pool_allocator=self._pages,
@@ -119,6 +122,7 @@ class Cache:
         found = self._tree.match_prefix(base.MatchPrefixParams(key=key))
         hit, node = found.device_prefix_len, found.last_device_node
         req = Req(key, hit, self._tree.lock(node), node)
+        self._adapters.register(req, adapter)
         try:
             self._budget(len(ids) - hit)
             (req.kv.req_pool_idx,) = self._rows.alloc([req])
