@@ -51,6 +51,13 @@ def test_caches_hit_what_their_peers_hit() -> None:
     assert [len(row) for row in rows(f"| cached blocks{growth}")] == [3, 3]
 
 
+def test_the_sanitizer_reads_a_clean_history() -> None:
+    """Timed with each parser that is installed, and nothing is found in what the reference did."""
+    table = rows(smoke("sanitizer.py").split("\n\n8 a step: ")[0])
+    assert {row[1] for row in table} >= {"json"}
+    assert all(int(row[2].replace(",", "")) >= 3000 for row in table)
+
+
 def test_sweep_of_a_few_patterns_finds_nothing() -> None:
     """On both sides of numbers with few bits every oracle agrees, NaN and infinities included."""
     printed = smoke("sweep_float32.py")

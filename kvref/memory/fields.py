@@ -39,8 +39,8 @@ def _integer(low: int, high: int) -> Test:
 
 def _integers(code: str, low: int, high: int) -> Test:
     """Return the test of a list of integers that an array of this code holds, which is quick to ask."""
-    bounds = array(code).itemsize * 8 - code.islower()
-    within = (low, high) == (0, (1 << bounds) - 1)
+    bits = array(code).itemsize * 8 - code.islower()
+    lowest, highest = low == -(code.islower() << bits), high == (1 << bits) - 1
 
     def holds(value: Any) -> bool:
         if type(value) is not list or not _INT.issuperset(map(type, value)):
@@ -49,7 +49,7 @@ def _integers(code: str, low: int, high: int) -> Test:
             array(code, value)
         except OverflowError:
             return False
-        return within or not value or (low <= min(value) and max(value) <= high)
+        return not value or ((lowest or low <= min(value)) and (highest or max(value) <= high))
 
     return holds
 

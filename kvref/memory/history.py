@@ -26,11 +26,13 @@ Event = dict[str, Any]
 _INT = frozenset({int})
 
 
-def _rules(kind: str) -> tuple[dict[str, Test], frozenset[str], tuple[str, ...]]:
-    """Return the tests of an event's fields, the fields it must have, and the parallel lists."""
+def _rules(kind: str) -> tuple[dict[str, Test], dict[str, Test], tuple[str, ...]]:
+    """Return the tests of the fields an event must have, of those it may have, and the parallel lists."""
     fields = EVENTS[kind]
-    tests = {name: KINDS[FIELDS[name][0]].holds for name in (*fields.required, *fields.optional)}
-    return {"event": bool} | tests, frozenset(fields.required), fields.parallel
+    required, optional = (
+        {name: KINDS[FIELDS[name][0]].holds for name in names} for names in (fields.required, fields.optional)
+    )
+    return required, optional, fields.parallel
 
 
 _RULES = {kind: _rules(kind) for kind in EVENTS}
@@ -44,23 +46,24 @@ def check(event: Any) -> None:
     kind = event.get("event") if type(event) is dict else None
     if type(kind) is not str or kind not in _RULES:
         raise _no_event(event, kind)
-    tests, required, parallel = _RULES[kind]
-    for name, value in event.items():
-        holds = tests.get(name)
-        if holds is None:
-            raise HistoryError(f"{kind} has the field {shown(name)}, expected {_listed(kind)}")
-        if not holds(value):
-            raise HistoryError(f"{kind}.{name} = {shown(value)}, expected {KINDS[FIELDS[name][0]].expected}")
-    if not required <= event.keys():
-        missing = next(name for name in EVENTS[kind].required if name not in event)
-        raise HistoryError(f"{kind} has no field {missing}, expected {KINDS[FIELDS[missing][0]].expected}")
+    required, optional, parallel = _RULES[kind]
+    for name, holds in required.items():
+        if name not in event or not holds(event[name]):
+            raise _no_field(event, kind, name)
+    if len(event) > len(required) + 1:
+        for name, value in event.items():
+            if name in optional:
+                if not optional[name](value):
+                    raise _no_field(event, kind, name)
+            elif name not in required and name != "event":
+                raise _no_field(event, kind, name)
     if parallel:
-        many = len(event[parallel[0]])
-        for name in parallel:
-            if name in event and len(event[name]) != many:
+        first, *rest = parallel
+        for name in rest:
+            if name in event and len(event[name]) != len(event[first]):
                 raise HistoryError(
-                    f"{kind}.{name} has {len(event[name])} items, expected {many}, one for each of "
-                    f"{kind}.{parallel[0]}"
+                    f"{kind}.{name} has {len(event[name])} items, expected {len(event[first])}, one for each "
+                    f"of {kind}.{first}"
                 )
 
 
@@ -121,6 +124,16 @@ def _no_event(event: Any, kind: Any) -> HistoryError:
     if "event" not in event:
         return HistoryError(f"no field event, expected one of {', '.join(EVENTS)}")
     return HistoryError(f"event = {shown(kind)}, expected one of {', '.join(EVENTS)}")
+
+
+def _no_field(event: Event, kind: str, name: str) -> HistoryError:
+    """Say what is wrong with a field of an event: it is unknown, missing, or of another kind."""
+    fields = EVENTS[kind]
+    if name not in (*fields.required, *fields.optional):
+        return HistoryError(f"{kind} has the field {shown(name)}, expected {_listed(kind)}")
+    expected = KINDS[FIELDS[name][0]].expected
+    found = f".{name} = {shown(event[name])}" if name in event else f" has no field {name}"
+    return HistoryError(f"{kind}{found}, expected {expected}")
 
 
 def _listed(kind: str) -> str:

@@ -26,7 +26,7 @@ def publish(state: State, line: int, event: Event) -> None:
         )
     told = False
     for block in blocks:
-        known = state.block(block, line, "publish")
+        known = state.blocks.get(block) or state.block(block, line, "publish")
         here = min(size, count)
         count -= here
         if known is None:

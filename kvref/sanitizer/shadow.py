@@ -46,19 +46,18 @@ class Written:
         return self.line, f"request {self.who} wrote {positions} into block {block}"
 
 
-@dataclass(slots=True)
 class Flight:
-    """A step or a transfer that has begun."""
+    """A step or a transfer that has begun; only a transfer has more than a name."""
 
-    what: str
-    name: Name
-    line: int
     kind: str = ""
     request: Name | None = None
     start: int = 0
     count: int = 0
     blocks: tuple[int, ...] = ()
     done: bool = False
+
+    def __init__(self, what: str, name: Name, line: int) -> None:
+        self.what, self.name, self.line = what, name, line
 
     @property
     def title(self) -> str:

@@ -270,8 +270,11 @@ def ids(event: Event, field: str = "blocks") -> list[int]:
 
     Raises: HistoryError if there are too many for one event.
     """
+    blocks: list[int] = event[field]
+    if len(blocks) == 1 and type(blocks[0]) is int:
+        return blocks
     try:
-        return expanded(event[field])
+        return expanded(blocks)
     except HistoryError as error:
         raise HistoryError(f"{event['event']}.{field}: {error}") from None
 

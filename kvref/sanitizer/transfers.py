@@ -45,13 +45,14 @@ def end(state: State, line: int, event: Event) -> None:
     flight = state.flights.pop((what, name), None)
     if flight is None:
         state.report("KV-BLOCK-042", line, f"{what} {name} ends, but it has not begun")
+    elif what == "step":
+        flight.done = True
+        state.tick(line)
+        state.step = None if state.step is flight else state.step
     else:
         flight.done = True
         state.entries -= len(flight.blocks)
-        if what == "step":
-            state.tick(line)
-            state.step = None if state.step is flight else state.step
-        elif flight.kind == "receive":
+        if flight.kind == "receive":
             _received(state, line, flight, failed=event.get("failed", False))
     count_free(state, line, event)
 
@@ -159,7 +160,7 @@ def drop(state: State, line: int, event: Event) -> None:
 
 
 def _what(event: Event) -> str:
-    if ("step" in event) == ("transfer" in event):
+    if ("step" in event) is ("transfer" in event):
         raise HistoryError(f"{event['event']} has both or none of step and transfer, expected one of them")
     return "step" if "step" in event else "transfer"
 
