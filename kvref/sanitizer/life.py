@@ -26,7 +26,11 @@ def arrive(state: State, line: int, event: Event) -> None:
                 f"expected none behind the {len(tokens)} tokens"
             )
     if _is_new(state, line, event):
-        labels = Labels(namespace, tokens, stride=state.stride)
+        labels = Labels(namespace, stride=state.stride)
+        if namespace.spans:
+            labels.extend(tokens)
+        else:
+            labels.symbols.fromlist(tokens)  # they were tested when the line was read
         state.begin(Request(event["request"], labels, len(state.sizes), line, state.steps))
 
 

@@ -34,14 +34,15 @@ def events(stream: BinaryIO, name: str, loads: Loads | None = None) -> Iterator[
     parse = loads or fastest()
     number = 0
     try:
-        for number, raw in numbered_lines(unpacked(stream)):
-            if len(raw) < 3 and not raw.strip():
-                continue
-            event = parse(raw)
-            check(event)
-            if raw.count(b'"') != 2 * len(event) + 2:  # texts besides the names and the kind
-                check_names(raw, event)
-            yield number, event
+        for first, some in _lines(unpacked(stream)):
+            for number, raw in enumerate(some, first):
+                if len(raw) < 3 and not raw.strip():
+                    continue
+                event = parse(raw)
+                check(event)
+                if raw.count(b'"') != 2 * len(event) + 2:  # texts besides the names and the kind
+                    check_names(raw, event)
+                yield number, event
     except HistoryError as error:
         raise HistoryError(f"{name}:{number}: {error}") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -80,7 +81,13 @@ def unpacked(stream: BinaryIO) -> io.BufferedIOBase:
 
 def numbered_lines(stream: io.BufferedIOBase) -> Iterator[tuple[int, bytes]]:
     """Split a stream into numbered lines."""
-    number, pieces, size = 0, [b""], 0
+    for number, some in _lines(stream):
+        yield from enumerate(some, number)
+
+
+def _lines(stream: io.BufferedIOBase) -> Iterator[tuple[int, list[bytes]]]:
+    """Split a stream into lines, several at a time, with the number of the first."""
+    number, pieces, size = 1, [b""], 0
     while chunk := stream.read1(_CHUNK):
         first, *others = chunk.split(b"\n")
         pieces.append(first)
@@ -89,14 +96,11 @@ def numbered_lines(stream: io.BufferedIOBase) -> Iterator[tuple[int, bytes]]:
             raise HistoryError(f"a line of more than {MAX_LINE} bytes after this one, expected at most that")
         if others:
             last = others.pop()
-            number += 1
-            yield number, b"".join(pieces)
-            for raw in others:
-                number += 1
-                yield number, raw
+            yield number, [b"".join(pieces), *others]
+            number += 1 + len(others)
             pieces, size = [last], len(last)
     if size:
-        yield number + 1, b"".join(pieces)
+        yield number, [b"".join(pieces)]
 
 
 def check_names(raw: bytes, event: Event) -> None:
