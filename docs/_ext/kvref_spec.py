@@ -10,6 +10,7 @@ from typing import Any
 import kvref_domain
 import kvref_evidence as evidence
 import kvref_formats
+import kvref_histories
 import kvref_output
 import kvref_suite
 import kvref_tables
@@ -165,7 +166,8 @@ def outdated(app: Sphinx, env: BuildEnvironment, *changes: set[str]) -> list[str
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the domain, its roles and the directives."""
     directives = {d.name for path in spec_dir().glob("*.md") for d in read_directives(path)}
-    assert directives <= {"req", "choice", "verbs", "managers", "tensors", "features"}, directives
+    known = {"req", "choice", "verbs", "managers", "steps", "tensors", "features", "events", "eventfields"}
+    assert directives <= known, directives - known
     app.add_domain(kvref_domain.KvrefDomain)
     for kind in kvref_domain.KINDS:
         app.add_role(kind, kvref_domain.NameRole())
@@ -176,6 +178,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("tensors", TensorsDirective)
     app.add_directive("features", FeaturesDirective)
     kvref_formats.setup(app)
+    kvref_histories.setup(app)
     kvref_output.setup(app)
     kvref_suite.setup(app)
     app.connect("autodoc-process-docstring", process_docstring)
