@@ -28,7 +28,10 @@ class Draft:
         media, embeddings = (
             tuple(sorted(self.parts.get(name, ()), key=lambda part: part.offset)) for name in PARTS.values()
         )
-        return Given(dict(self.texts), media, embeddings)
+        texts = dict(self.texts)
+        if texts.get("adapter_version") and not texts.get("adapter"):
+            del texts["adapter_version"]  # a version of nothing is none
+        return Given(texts, media, embeddings)
 
 
 @dataclass

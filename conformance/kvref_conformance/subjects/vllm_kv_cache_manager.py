@@ -37,8 +37,6 @@ except ImportError as error:
 
 init_none_hash(sha256_cbor)
 
-#: Where an adapter lies whose version is not given; LoRARequest asks for some path.
-NO_PATH = "/"
 #: Longer than any pool: vLLM bounds requests by the model, and here only the pool does.
 MAX_MODEL_LEN = 2**20
 
@@ -208,11 +206,13 @@ def _parts(given: dict[str, Any], kind: str) -> list[tuple[str, int, int]]:
 
 
 def _adapter(name: str, version: str) -> Any:
-    """Return the request for an adapter; its version is the path it is loaded from."""
+    """Return the request for an adapter; its version is the path it is loaded from, perhaps an empty one."""
     if not name and not version:
         return None
     number = 1 + crc32(f"{name} {version}".encode())
-    return LoRARequest(lora_name=name, lora_int_id=number, lora_path=version or NO_PATH)
+    adapter = LoRARequest(lora_name=name, lora_int_id=number, lora_path="/")  # some path is asked for
+    adapter.lora_path = version
+    return adapter
 
 
 def _rows(embeddings: list[tuple[str, int, int]], num_tokens: int) -> Any:
