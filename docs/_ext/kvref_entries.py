@@ -1,32 +1,12 @@
-"""The tables of histories in the chapter on memory: every event, every field.
-
-An entry begins at the left margin. What follows it is indented: `# what it says`, then `= what it does`.
-"""
-
-from collections.abc import Iterable
+"""Tables of the spec that are lists of entries: events of a history and their fields, steps of programs."""
 
 import kvref_tables
 from docutils import nodes
 from kvref_domain import SpecDirective
+from kvref_written import entries
 from sphinx.application import Sphinx
 
 from kvref.memory.events import EVENTS, FIELDS
-
-
-def entries(lines: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Split a body into entries: head, summary, effect; the effect is empty where there is none."""
-    joined: list[str] = []
-    for line in lines:
-        if line.startswith(" "):
-            joined[-1] += " " + line.strip()
-        elif line.strip():
-            joined.append(line.strip())
-    found = []
-    for entry in joined:
-        head, _, rest = entry.partition(" # ")
-        summary, _, effect = rest.partition(" = ")
-        found.append((head, summary, effect))
-    return found
 
 
 class EventsDirective(SpecDirective):
@@ -56,7 +36,25 @@ class EventFieldsDirective(SpecDirective):
         return [kvref_tables.table(["field", "holds", "says"], rows, widths=[18, 38, 44])]
 
 
+class StepsDirective(SpecDirective):
+    """The steps of programs: `manager: step and numbers`, what it does, and the operations it calls."""
+
+    def run(self) -> list[nodes.Node]:
+        """Draw one table a manager."""
+        rows: dict[str, list[list[kvref_tables.Cell]]] = {}
+        for head, summary, operations in entries(self.content):
+            manager, _, step = head.partition(": ")
+            calls = nodes.paragraph("", "", nodes.literal(text=operations))
+            rows.setdefault(manager, []).append([nodes.literal(text=step), summary, calls])
+        shown: list[nodes.Node] = []
+        for manager, steps in rows.items():
+            shown.append(nodes.paragraph("", "", nodes.literal(text=manager)))
+            shown.append(kvref_tables.table(["step", "what it does", "calls"], steps, widths=[24, 54, 22]))
+        return shown
+
+
 def setup(app: Sphinx) -> None:
     """Register the directives."""
     app.add_directive("events", EventsDirective)
+    app.add_directive("steps", StepsDirective)
     app.add_directive("eventfields", EventFieldsDirective)

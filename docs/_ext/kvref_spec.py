@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import kvref_domain
+import kvref_entries
 import kvref_evidence as evidence
 import kvref_formats
-import kvref_histories
 import kvref_output
 import kvref_suite
 import kvref_tables
@@ -178,7 +178,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("tensors", TensorsDirective)
     app.add_directive("features", FeaturesDirective)
     kvref_formats.setup(app)
-    kvref_histories.setup(app)
+    kvref_entries.setup(app)
     kvref_output.setup(app)
     kvref_suite.setup(app)
     app.connect("autodoc-process-docstring", process_docstring)

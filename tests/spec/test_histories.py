@@ -14,7 +14,7 @@ sys.path.insert(0, str(spec_dir().parent / "docs" / "_ext"))
 
 def table(name: str) -> list[tuple[str, str, str]]:
     """The entries of one table of the chapter, as its page is drawn from them."""
-    from kvref_histories import entries
+    from kvref_written import entries
 
     (found,) = [d for d in read_directives(spec_dir() / "memory.md") if d.name == name]
     return entries(found.body)

@@ -19,7 +19,8 @@ from kvref_conformance.checks import all_checks
 from kvref_conformance.checks.check import Check
 from kvref_conformance.claims import ALL_DTYPES
 from kvref_conformance.foreign_text import read_text
-from kvref_conformance.managers import AREAS, MANAGERS
+from kvref_conformance.managers import AREAS, MANAGERS, Parameter
+from kvref_conformance.runner.known_steps import check_program
 
 SCHEMA = "kvref-case/1"
 MAX_BYTES = 2**18
@@ -28,6 +29,8 @@ MAX_TEXT = 2**16
 _DTYPES = (*ALL_DTYPES, "float64")
 #: The largest number beside a program: the blocks of a pool.
 MAX_OPTION = 2**20
+#: Managers that a case may open at once.
+MAX_SESSIONS = 16
 #: Elements of the largest tensor a case may describe: 2^28 float32 numbers are 1 GiB.
 MAX_ELEMENTS = 2**28
 
@@ -130,6 +133,8 @@ def read_case(data: Any) -> Case:
             )
     if case.verb in MANAGERS:
         _check_program(case)
+    elif case.block_size < 1:
+        raise ArgumentError(f"case.block_size = {case.block_size}, expected at least 1")
     tokens = max(sum(case.seq_lens), case.num_tokens) + case.block_size * (len(case.seq_lens) + 8)
     elements = tokens * case.num_q_heads * case.head_dim
     if elements > MAX_ELEMENTS:
@@ -144,6 +149,33 @@ def _check_program(case: Case) -> None:
     for name, value in case.options.items():
         if not isinstance(value, str) and not abs(value) <= MAX_OPTION:
             raise ArgumentError(f"case.options[{name!r:.40}] = {value}, expected at most {MAX_OPTION}")
+    if case.block_size < 1:
+        raise ArgumentError(f"case.block_size = {case.block_size}, expected at least 1")
+    for parameter in MANAGERS[case.verb].opens:
+        if parameter.name in case.options:
+            _check_opening(parameter, case.options[parameter.name])
+        elif parameter.name == "num_blocks":
+            raise ArgumentError(f"case.options has no num_blocks, expected it of {case.verb}")
+    sessions = case.options.get("sessions", 1)
+    if type(sessions) is not int or not 1 <= sessions <= MAX_SESSIONS:
+        raise ArgumentError(
+            f"case.options['sessions'] = {sessions!r:.40}, expected 1 to {MAX_SESSIONS} managers"
+        )
+    check_program(case.verb, str(case.options[PROGRAM]))
+
+
+def _check_opening(parameter: Parameter, value: Any) -> None:
+    """Check a number that a manager is opened with, or a list of them, written as text with commas."""
+    least = 0 if parameter.name == "windows" else 1
+    if parameter.kind == "int":
+        numbers, due = [value], "an integer"
+    else:
+        numbers = [int(n) if n.isdecimal() else n for n in str(value).split(",")]
+        due = "integers with commas between them"
+    if not all(type(n) is int and least <= n <= MAX_OPTION for n in numbers):
+        raise ArgumentError(
+            f"case.options[{parameter.name!r}] = {value!r:.40}, expected {due} from {least} to {MAX_OPTION}"
+        )
 
 
 def save_case(folder: Path, found: CaseFile) -> Path:
