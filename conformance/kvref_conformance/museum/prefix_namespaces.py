@@ -52,7 +52,7 @@ class KeyOfTokensAlone(PrefixLists):
     verbs=CACHE,
     block_sizes=SIZES,
     features=EVERY,
-    program="version 1 1; admit 1 1 4; commit 1; admit 2 1 5",
+    program="adapter 1 1; version 1 1; admit 1 1 4; commit 1; adapter 2 1; admit 2 1 5",
 )
 class AdapterKnownByItsName(PrefixLists):
     """The key holds the name of an adapter, which two sets of weights may have.
@@ -170,7 +170,7 @@ class EmbeddingsKnownByPlace(PrefixLists):
     verbs=CACHE,
     block_sizes=SIZES,
     features=EVERY,
-    program="embed 1 1 0 1; admit 1 1 4; commit 1; embed 2 1 1 1; admit 2 1 5",
+    program="embed 1 1 0 1; admit 1 0 4; commit 1; embed 2 1 1 1; admit 2 0 5",
 )
 class EmbeddingsWithoutTheirMask(PrefixLists):
     """A mask chooses, row by row, between the token and the embedding, and is no part of the key.

@@ -119,7 +119,10 @@ class Given:
 
 
 class Prompt:
-    """Tokens of a request and, for every position, the label of what belongs there."""
+    """Tokens of a request and, for every position, the label of what belongs there.
+
+    Where a row stands in place of a token, the token is a placeholder: no value depends on it.
+    """
 
     def __init__(self, given: Given, tokens: Iterable[int]) -> None:
         self.given = given
@@ -134,8 +137,12 @@ class Prompt:
         for token in tokens:
             before = self.labels[-1] if self.labels else self._root
             row = self.given.row(len(self.tokens))
-            self.labels.append(label(before, token if row is None else (token, *row)))
-            self.tokens.append(token)
+            self.labels.append(label(before, token if row is None else row))
+            self.tokens.append(token if row is None else PLACEHOLDER)
+
+    def continued(self, tokens: Iterable[int]) -> list[int]:
+        """Return the labels that tokens would have if they joined."""
+        return Prompt(self.given, [*self.tokens, *tokens]).labels[len(self.tokens) :]
 
 
 _TEXTS = ("adapter", "adapter_version", "salt")
