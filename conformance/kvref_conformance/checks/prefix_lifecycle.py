@@ -109,6 +109,7 @@ def slots_hold_the_requests_own_tokens(trial: Trial) -> None:
     operations=COUNTED,
     cases=caches(
         "admit 1 1 b+1; again 1; commit 1; again 1; finish 1; admit 2 1 b+1",
+        "admit 1 1 1; again 1; commit 1; again 1; finish 1; admit 2 1 b",
         "stranger 1; admit 1 1 b; stranger 2; commit 1; finish 1; stranger 1",
         "huge 1; admit 1 1 b; huge 2; commit 1; finish 1; huge 1",
         num_blocks=4,
