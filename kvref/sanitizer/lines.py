@@ -68,7 +68,7 @@ def standard(raw: bytes) -> Any:
     """
     text = raw.decode()
     value, end = _DECODER.raw_decode(text)
-    if end != len(text) and text[end:].strip(" \t\r"):
+    if end != len(text) and text[end:].strip(" \t\r\n"):
         raise ValueError(f"{text[end : end + 20]!r} after the object")
     return value
 

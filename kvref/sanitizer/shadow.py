@@ -123,7 +123,7 @@ class Block:
 
     def ends_at(self, hi: int) -> bool:
         """Whether nothing lies in slot hi or behind it."""
-        return all(written.hi <= hi for written in self.older)
+        return not self.older or all(written.hi <= hi for written in self.older)
 
     def at(self, slot: int) -> Written | None:
         """Return the stretch that a slot lies in."""
