@@ -16,6 +16,7 @@ from kvref.formats.paths import Path
 from kvref.storage.layouts import LAYOUTS
 from kvref_conformance.choices import CHOICES, FORMAT_CHOICES
 from kvref_conformance.formatted import KV_HEADS, fits, is_split
+from kvref_conformance.nearest import meant
 
 
 class ClaimError(ArgumentError):
@@ -149,7 +150,10 @@ class Claims:
         known = {f.name for f in fields(Claims)}
         for name in data:
             if name not in known:
-                raise ClaimError(f"claims hold {name!r:.80}, expected names among {', '.join(sorted(known))}")
+                raise ClaimError(
+                    f"claims hold {name!r:.80}{meant(name, known)}, expected names among "
+                    f"{', '.join(sorted(known))}"
+                )
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
         }
@@ -189,7 +193,8 @@ def _check_list(name: str, values: Any, *, empty: bool = False) -> None:
 def _check_names(name: str, values: tuple[Any, ...], allowed: tuple[str, ...]) -> None:
     for value in values:
         if value not in allowed:
-            raise ClaimError(f"claims.{name} holds {value!r:.80}, expected one of {', '.join(allowed)}")
+            near = meant(value, allowed)
+            raise ClaimError(f"claims.{name} holds {value!r:.80}{near}, expected one of {', '.join(allowed)}")
 
 
 def _check_extent(name: str, value: Any, least: int, step: int) -> None:

@@ -99,6 +99,7 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
 
     from kvref_conformance.claims import Claims
     from kvref_conformance.contracts import Failed
+    from kvref_conformance.host.found import misnamed_in
     from kvref_conformance.report.files import write_report
     from kvref_conformance.report.terminal import render
     from kvref_conformance.requirements import load_requirements
@@ -114,6 +115,8 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
     with _subject(target) as host:
         hello = host.hello()
         declared = Claims.from_dict(hello.claims)
+        for line in misnamed_in(hello):
+            click.echo(f"note: the subject has {line}", err=True)
         verbs = settings.verbs(hello.verbs)
         if not verbs and not settings.areas:
             raise Failed("protocol", f"{hello.name} offers {', '.join(hello.verbs) or 'no verb'}")
@@ -185,10 +188,11 @@ def _subject(target: Any) -> Iterator[Any]:
 def _areas(areas: tuple[str, ...]) -> tuple[str, ...]:
     from kvref.errors import ArgumentError
     from kvref_conformance.managers import AREAS
+    from kvref_conformance.nearest import meant
 
     for area in areas:
         if area not in AREAS:
-            raise ArgumentError(f"--area {area!r}, expected one of {', '.join(AREAS)}")
+            raise ArgumentError(f"--area {area!r}{meant(area, AREAS)}, expected one of {', '.join(AREAS)}")
     return areas
 
 

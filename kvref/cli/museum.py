@@ -16,12 +16,16 @@ def museum(name: str | None, as_json: bool) -> None:
     """List the exhibits, or show the one with this NAME."""
     from kvref.errors import ArgumentError
     from kvref_conformance.museum import all_exhibits
+    from kvref_conformance.nearest import meant
 
     rows = [_row(exhibit) for exhibit in all_exhibits()]
     if name is not None:
+        near = meant(name, [row["name"] for row in rows])
         rows = [row for row in rows if row["name"].lower() == name.lower()]
         if not rows:
-            raise ArgumentError(f"exhibit {name!r}, expected one of the museum (`kvref museum` lists them)")
+            raise ArgumentError(
+                f"exhibit {name!r}{near}, expected one of the museum (`kvref museum` lists them)"
+            )
     if as_json:
         click.echo(json.dumps(rows if name is None else rows[0], indent=1, ensure_ascii=False))
     elif name is not None:

@@ -40,6 +40,7 @@ def sanitize(file: str, max_findings: int, max_wait: int | None, as_json: bool, 
     With --kv-events, check the events that a cache published. Exits with 0 if nothing was found, with 1 if
     something was, with 2 if it is no history.
     """
+    from kvref.errors import HistoryError
     from kvref.sanitizer import sanitizer
 
     check_options(of_events, max_wait)
@@ -50,10 +51,19 @@ def sanitize(file: str, max_findings: int, max_wait: int | None, as_json: bool, 
         report = judged(source, name, max_findings, of_events)
         text = told(report)
     else:
-        report = sanitizer.sanitize(source, name=name, max_findings=max_findings, max_wait=max_wait)
+        try:
+            report = sanitizer.sanitize(source, name=name, max_findings=max_findings, max_wait=max_wait)
+        except HistoryError as error:
+            raise HistoryError(f"{error}{_perhaps_events(str(error))}") from None
         text = _told(report)
     click.echo(json.dumps(report.as_json(), indent=1, ensure_ascii=False) if as_json else text)
     sys.exit(1 if report.findings else 0)
+
+
+def _perhaps_events(said: str) -> str:
+    """Return a hint where a file is no history because it may be what a cache published."""
+    other = (": no field event", ": the line holds [", ": no JSON")
+    return "; for events that a cache published, add --kv-events" if any(o in said for o in other) else ""
 
 
 def _told(report: "Report") -> str:

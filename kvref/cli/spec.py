@@ -37,6 +37,7 @@ def _named(name: str, found: dict[str, Any]) -> dict[str, Any]:
     """Return the requirement of this id or slug, the choice of this name, or the first holding the second."""
     from kvref.errors import ArgumentError
     from kvref_conformance.choices import CHOICES
+    from kvref_conformance.nearest import meant
 
     identity = {r.slug: r.id for r in found.values()}.get(name, name.upper())
     chosen = CHOICES.get(name.replace("_", "-"))
@@ -44,8 +45,9 @@ def _named(name: str, found: dict[str, Any]) -> dict[str, Any]:
         requirement = _requirement(found[identity])
         return requirement if chosen is None else {**requirement, "choice": _choice(chosen, found)}
     if chosen is None:
+        near = meant(name, [*found, *(r.slug for r in found.values()), *CHOICES])
         raise ArgumentError(
-            f"requirement {name!r}, expected an id or slug of the spec (`kvref spec` lists them) or a choice"
+            f"requirement {name!r}{near}, expected an id or slug of the spec (`kvref spec` lists them) or a choice"
         )
     return {"choice": _choice(chosen, found)}
 

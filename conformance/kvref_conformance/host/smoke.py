@@ -17,6 +17,7 @@ from kvref.arrays import Array, dtype_of
 from kvref_conformance.claims import ClaimError, Claims
 from kvref_conformance.contracts import FORMATTED, VERBS, Answer, Call, Failed, OutputSpec, Scalar
 from kvref_conformance.host import Host
+from kvref_conformance.host.found import misnamed_in
 from kvref_conformance.host.messages import OPS, check_reply, read_call
 from kvref_conformance.host.session_messages import SESSION_OPS, read_session
 from kvref_conformance.host.smoke_managers import try_manager
@@ -64,7 +65,9 @@ def smoke(host: Host) -> list[Step]:
     if unknown:
         what = f"verbs among {', '.join(VERBS)}, or managers and their operations among {', '.join(MANAGERS)}"
         return [Step("hello", "harness", f"offers {unknown[0]!r}, expected {what}")]
-    steps = [Step("hello", "ok", f"{hello.name} {hello.version}, offers {_offered(hello.verbs)}")]
+    named = f"{hello.name} {hello.version}".strip()
+    steps = [Step("hello", "ok", f"{named}, offers {_offered(hello.verbs)}")]
+    steps += [Step("hello", "implementation", line) for line in misnamed_in(hello)]
     steps.append(_unknown_verb(host))
     for verb in hello.verbs:
         if verb in VERBS:

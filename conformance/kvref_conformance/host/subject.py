@@ -40,8 +40,8 @@ from kvref_conformance.host.bridges import (
     take_back,
     to_numpy,
 )
+from kvref_conformance.host.found import MISNAMED, misnamed, no_operation, nothing_in
 from kvref_conformance.host.managed import MisfitError, managers_of, offered_by
-from kvref_conformance.managers import MANAGERS
 
 FRAMES_SHOWN = 4
 
@@ -65,10 +65,7 @@ def load_subject(where: str) -> Any:
         found = getattr(found, name)
     subject = make_subject(found)
     if not _has_any(subject):
-        raise ArgumentError(
-            f"subject {where!r} has no method of the contract, expected some of {', '.join(VERBS)}, "
-            f"or of the managers {', '.join(MANAGERS)}"
-        )
+        raise ArgumentError(nothing_in(where, subject))
     return subject
 
 
@@ -93,7 +90,7 @@ def describe(subject: Any) -> Hello:
     """Return what a subject says about itself.
 
     Raises: DTypeError if its claims are neither a record with `to_dict` nor a mapping of JSON values;
-    ArgumentError or ImportError if its framework is unknown or not installed.
+    ArgumentError or ImportError if its framework is unknown or not installed, or it offers nothing.
     """
     check_framework(_framework(subject))
     claims = getattr(subject, "claims", {})
@@ -118,7 +115,12 @@ def describe(subject: Any) -> Hello:
         "device": _device(subject),
         **library_versions(),
     }
-    return Hello(one_line(str(name)), one_line(str(version)), verbs_of(subject), claims, environment)
+    offered, managers = verbs_of(subject), managers_of(subject)
+    if not offered:
+        raise ArgumentError(no_operation(subject, managers))
+    if near := [line for name in managers for line in misnamed(getattr(subject, name), name)]:
+        environment[MISNAMED] = "; ".join(near)
+    return Hello(one_line(str(name)), one_line(str(version)), offered, claims, environment)
 
 
 def run(

@@ -13,8 +13,10 @@ _NUMERIC_FROM = 2
 
 def render(report: Report, console: Console, *, seconds: float | None = None) -> None:
     """Print a report; `seconds` of wall time appear here and in no file."""
+    first: dict[tuple[str, str, str], str] = {}
     for result in report.failures:
-        _print_failure(result, console)
+        told = first.setdefault(_said(result), result.requirement)
+        _print_failure(result, console, told if told != result.requirement else "")
     for line in report.broken:
         console.print(Text(f"BROKEN  the suite itself failed: {line}", "red"))
     if report.failures or report.broken:
@@ -36,14 +38,27 @@ def render(report: Report, console: Console, *, seconds: float | None = None) ->
     console.print(Text(_summary(report, seconds), "bold"), soft_wrap=True)
 
 
-def failure_lines(result: RequirementResult) -> list[str]:
-    """Return a failure as lines: requirement, how many, what was seen; then diagnosis and replay."""
+def _said(result: RequirementResult) -> tuple[str, str, str]:
+    """Return what two failures have in common where one form that cannot be read fails them both."""
+    failure = result.failure
+    if failure is None or failure.kind != "shape":
+        return (result.area, result.requirement, "")
+    return (result.area, failure.kind, failure.message)
+
+
+def failure_lines(result: RequirementResult, told: str = "") -> list[str]:
+    """Return a failure as lines: requirement, how many, what was seen; then diagnosis and replay.
+
+    `told` is the requirement under which the same was told before: then one line is enough.
+    """
     failure = result.failure
     word = "FAIL" if result.level == "MUST" else "WARN"
     head = f"{result.requirement} {result.slug}".ljust(38)
     count = f"{result.failed} of {result.cases} cases"
     kind = f"{failure.kind}: " if failure and failure.kind else ""
     message = failure.message if failure else ""
+    if told:
+        return [f"{word}  {head} {count}   {result.area}: the same as {told}"]
     lines = [f"{word}  {head} {count}   {result.area}: {kind}{message}"]
     if failure is not None:
         lines += [f"      {line}" for line in failure.program]
@@ -53,8 +68,8 @@ def failure_lines(result: RequirementResult) -> list[str]:
     return lines
 
 
-def _print_failure(result: RequirementResult, console: Console) -> None:
-    first, *rest = failure_lines(result)
+def _print_failure(result: RequirementResult, console: Console, told: str) -> None:
+    first, *rest = failure_lines(result, told)
     line = Text(first)
     line.stylize("bold red" if result.level == "MUST" else "bold yellow", 0, 4)
     console.print(line, soft_wrap=True)

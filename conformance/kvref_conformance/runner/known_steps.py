@@ -8,12 +8,12 @@ Realises: KV-CONF-008 case-files.
 """
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
 
 from kvref.errors import ArgumentError
+from kvref_conformance.nearest import meant
 from kvref_conformance.programs.drafts import PARTS, TEXTS
 from kvref_conformance.programs.running import INTERPRETERS
 from kvref_conformance.programs.step import parse
@@ -57,11 +57,9 @@ def check_program(manager: str, text: str) -> None:
     known = steps_of_manager(manager)
     for at, step in enumerate(parse(text)):
         if step.name not in known:
-            near = get_close_matches(step.name, known, 1)
-            meant = f", did you mean {near[0]}?" if near else ""
             raise ArgumentError(
-                f"step {at} of the program is {str(step)!r:.80}{meant}, expected a step of {manager}: "
-                f"{', '.join(known)}"
+                f"step {at} of the program is {str(step)!r:.80}{meant(step.name, known)}, "
+                f"expected a step of {manager}: {', '.join(known)}"
             )
         least, most = known[step.name]
         if not least <= len(step.numbers) <= most:

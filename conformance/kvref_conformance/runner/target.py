@@ -21,6 +21,7 @@ from kvref_conformance.host.process import (
     python_command,
 )
 from kvref_conformance.host.subject import failure_of, load_subject
+from kvref_conformance.nearest import meant
 from kvref_conformance.subjects import BUILT_IN
 
 
@@ -108,7 +109,8 @@ def _check_name(subject: str) -> None:
         return
     if ":" not in subject and "." not in subject:
         raise ArgumentError(
-            f"SUBJECT = {subject!r}, expected one of {', '.join(BUILT_IN)}, or module:attr, or file.py:attr"
+            f"SUBJECT = {subject!r}{meant(subject, BUILT_IN)}, expected one of {', '.join(BUILT_IN)}, "
+            "or module:attr, or file.py:attr"
         )
 
 
