@@ -47,7 +47,8 @@ def _named(name: str, found: dict[str, Any]) -> dict[str, Any]:
     if chosen is None:
         near = meant(name, [*found, *(r.slug for r in found.values()), *CHOICES])
         raise ArgumentError(
-            f"requirement {name!r}{near}, expected an id or slug of the spec (`kvref spec` lists them) or a choice"
+            f"requirement {name!r}{near}, expected an id or slug of the spec (`kvref spec` lists them) "
+            "or a choice"
         )
     return {"choice": _choice(chosen, found)}
 
