@@ -43,6 +43,7 @@ OF_MANAGERS = (
         {
             "lru_head_first": "the first block of a prefix goes first, and all behind it is lost with it",
             "lru_node": "a whole node goes at once, so more is lost than is needed",
+            "lru_node_renewed": "the part of a node that was not hit stays because its sibling was",
             "all_at_once": "one request without room costs every prefix that nobody holds",
             "unspecified": "which prefix is lost cannot be foreseen: two runs hit differently",
         },

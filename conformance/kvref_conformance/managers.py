@@ -135,7 +135,8 @@ MANAGERS: dict[str, Manager] = {
                 "admit",
                 f"request:int tokens:ints max_new_tokens:int {_NAMESPACE}",
                 "num_cached_tokens:int slots:ints",
-                "begin a request and schedule its tokens; say what is cached, and where all of it lies",
+                "begin a request of one token or more, none negative, and schedule them; say what is cached, "
+                "and where all of it lies",
             ),
             _operation(
                 "extend",

@@ -1,5 +1,6 @@
 """Tests of the checks of prefix caches, keys and indexes: honest subjects pass, whatever they declare."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,9 +8,11 @@ import pytest
 from kvref_conformance.checks import all_checks
 from kvref_conformance.claims import Claims
 from kvref_conformance.host.inprocess import InProcessHost
+from kvref_conformance.managers import offering
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.programs.asking_caches import served
 from kvref_conformance.runner.evaluate import Evidence, evaluate, plan
+from kvref_conformance.runner.unasked_of_manager import unasked_of_manager
 from kvref_conformance.subjects.lists import OF_PREFIXES, Lists, RadixOfLists
 from kvref_conformance.subjects.lists.prefix import PrefixLists
 from kvref_conformance.subjects.reference_memory import ReferenceMemory
@@ -120,7 +123,7 @@ def test_check_needs_only_the_operations_it_asks_for() -> None:
 
     found = judged(with_cache(Smallest, features=()))
     assert all(evidence.status == "pass" for evidence in found)
-    assert asked(found) == {1, 2, 4, 14, 16, 17, 23, 24}
+    assert asked(found) == {1, 2, 4, 14, 16, 17, 18, 23, 24}
 
 
 def test_features_that_are_not_claimed_are_not_asked() -> None:
@@ -175,10 +178,66 @@ class EveryoneInOneBlock(PrefixLists):
         return list(range(len(super().slots(request))))
 
 
+class RefusesSalts(PrefixLists):
+    """Admits everybody but those who are kept apart."""
+
+    def admit(self, request: int, tokens: Sequence[int], max_new_tokens: int, **given: Any) -> Any:
+        """Refuse a salt."""
+        if given.get("salt"):
+            raise MemoryError
+        return super().admit(request, tokens, max_new_tokens, **given)
+
+
+class KnowsNoSalt(PrefixLists):
+    """Has no such argument."""
+
+    def admit(self, request: int, tokens: Sequence[int], max_new_tokens: int) -> Any:  # type: ignore[override]
+        """Begin a request."""
+        return super().admit(request, tokens, max_new_tokens)
+
+
 @pytest.mark.parametrize(
     ("cheat", "caught"),
-    [(HitsNothing, {6, 14}), (RefusesAll, {18}), (Silent, {46}), (EveryoneInOneBlock, {16, 28})],
+    [
+        (HitsNothing, {6, 14}),
+        (RefusesAll, {18}),
+        (Silent, {46}),
+        (EveryoneInOneBlock, {16, 28}),
+        (RefusesSalts, {18}),
+        (KnowsNoSalt, {18}),
+    ],
 )
 def test_cheats_are_caught(cheat: Any, caught: set[int]) -> None:
     """A cache that is safe because it does nothing is no cache."""
     assert caught <= failed(with_cache(cheat))
+
+
+@pytest.mark.parametrize("features", ["salt", "adapter", "adapter adapter_version", "media", "embeddings"])
+def test_what_is_claimed_has_to_be_taken(features: str) -> None:
+    """An argument that is claimed and is not there is no refusal, whichever it is."""
+    assert 18 in failed(with_cache(KnowsNoSalt, features=tuple(features.split())))
+    assert failed(with_cache(PrefixLists, features=tuple(features.split()))) == set()
+
+
+@pytest.mark.parametrize(
+    ("choices", "requirement"),
+    [
+        ({"eviction_order": "lru_head_first"}, 24),
+        ({"eviction_order": "lru_node"}, 24),
+        ({"eviction_order": "lru_node_renewed"}, 24),
+        ({"eviction_order": "all_at_once"}, 24),
+        ({"tail_block": "keyed"}, 3),
+        ({"event_copies": "each_copy"}, 41),
+    ],
+)
+def test_what_is_declared_has_to_be_done(choices: dict[str, str], requirement: int) -> None:
+    """A canonical cache that declares another answer is held to it."""
+    assert requirement in failed(with_cache(PrefixLists, **choices))
+
+
+def test_copies_are_declared_by_those_who_tell() -> None:
+    """Nothing can be asked about events of a cache that has none."""
+    claims = Claims(block_sizes=(4,), choices={"event-copies": "each_copy"})
+    offered = offering("prefix_cache")
+    found = unasked_of_manager("prefix_cache", offered, claims, plan(offered, claims, "quick"))
+    assert any("event-copies" in each for each in found)

@@ -134,3 +134,15 @@ def test_documents_and_digests_differ_as_they_say() -> None:
     assert digest_of(1)[:-8] == digest_of(5001)[:-8] != digest_of(101)[:-8]
     assert text_of(5) + text_of(3) == text_of(1) + text_of(9) == "abc"
     assert len({text_of(number) for number in range(200)}) == 200
+
+
+def test_keyed_tail_has_a_key() -> None:
+    """Who declares a key for a part of a block gives one more, and who does not gives none."""
+    claims = Claims(features=OF_PREFIXES, choices={"tail-block": "keyed"})
+    case = Case(
+        verb="block_keys", seq_lens=(), query_lens=(), block_size=4, options={"program": "keys 1 1 9"}
+    )
+    session = InProcessHost(type("Subject", (), {"block_keys": KeyLists})()).open(
+        "block_keys", **opening(case)
+    )
+    assert "2 keys, expected 3" in messages(run("keys 1 1 9", session, case, claims))["KV-PREFIX-032"]

@@ -12,8 +12,6 @@ from kvref_conformance.checks.prefix_evictions import evictions_follow_the_decla
 from kvref_conformance.claims import Claims
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.oracle import Oracle
-from kvref_conformance.programs.order import Order
-from kvref_conformance.programs.prompts import tokens_of
 from kvref_conformance.programs.running import run
 from kvref_conformance.runner.evaluate import evaluate
 from kvref_conformance.subjects.lists.prefix import PrefixLists
@@ -42,31 +40,28 @@ def failing(cache: Any, order: str, *methods: str) -> list[Case]:
     return [case for case in cases if evaluate(check, case, host, oracle).status == "fail"]
 
 
-@pytest.mark.parametrize("split", ["keeps", "renews"])
-def test_a_split_node_may_be_used_now_or_when_it_was_made(split: Any) -> None:
-    """SGLang dates both halves of a node that it splits; a tree that dates the hit alone is by node too."""
+@pytest.mark.parametrize(("split", "order"), [("keeps", "lru_node"), ("renews", "lru_node_renewed")])
+def test_how_a_split_node_ages_is_declared(split: Any, order: str) -> None:
+    """SGLang dates both halves of a node that it splits; a tree may date the hit alone, and is another."""
     profile = replace(PROFILES["sglang"], split=split)
 
     def cache(num_blocks: int, block_size: int) -> CacheOfReference:
         return CacheOfReference(RadixCache(num_blocks, profile, block_size))
 
-    assert failing(cache, "lru_node") == []
+    (other,) = {"lru_node", "lru_node_renewed"} - {order}
+    assert failing(cache, order) == []
+    assert failing(cache, other)
     assert failing(cache, "lru_tail_first")
 
 
-def test_a_cache_keeps_to_one_way() -> None:
-    """Once a hit has told two trees apart, only one of them is followed."""
-    order = Order("lru_node", 7, 1)
-    trees = list(order._twins)
-    for request, pairs in enumerate(([2, 1, 10, 1], [1, 1, 11, 1], [2, 4, 12, 1], [1, 1, 13, 1])):
-        order._hits = [tree.admit(request, tokens_of(pairs), 99)[0] for tree in trees]
-        assert order.follow(order._hits[0])
-        order.commit(request)
-        order.end(request, "finish")
-    assert order._hits == [1, 0]
-    assert order._twins == trees[:1]
-    order._hits = [2]
-    assert not order.follow(0)
+@pytest.mark.parametrize("order", ["lru_head_first", "lru_tail_first"])
+def test_which_end_of_a_prefix_goes_first_is_declared(order: str) -> None:
+    """Neither end may go first where the other is declared."""
+    cache = type("Ordered", (PrefixLists,), {"eviction_order": order})
+    (other,) = {"lru_head_first", "lru_tail_first"} - {order}
+    assert failing(cache, order) == []
+    assert failing(cache, other)
+    assert failing(cache, "lru_node")
 
 
 def test_all_that_nobody_holds_may_go_at_once() -> None:
@@ -86,7 +81,9 @@ def test_a_request_larger_than_the_pool_ends_the_comparison() -> None:
     assert evaluate(evictions_follow_the_declared_order, case, host, Oracle(claims)).status == "pass"
 
 
-@pytest.mark.parametrize("order", ["lru_tail_first", "lru_node", "all_at_once", "unspecified"])
+@pytest.mark.parametrize(
+    "order", ["lru_tail_first", "lru_node", "lru_node_renewed", "all_at_once", "unspecified"]
+)
 def test_a_pool_of_a_null_block_alone_is_judged(order: str) -> None:
     """A search makes pools as small as they go: block 0 is null, and every request is refused."""
     claims = Claims(block_sizes=(1,), choices={"eviction-order": order, "null-block": "reserved"})

@@ -263,3 +263,49 @@ def test_order_is_followed_while_it_is_determined() -> None:
     assert "KV-PREFIX-024" in messages(performed(program, YoungestFirst, num_blocks=3))
     after_abort = f"admit 0 7 4; abort 0; {program}"
     assert "KV-PREFIX-024" not in messages(performed(after_abort, YoungestFirst, num_blocks=3))
+
+
+class Welcoming(PrefixLists):
+    """Admits what does not fit."""
+
+    def admit(self, request: int, tokens: Any, max_new_tokens: int, **given: Any) -> Any:
+        """Give one slot after the other."""
+        return (0, list(range(len(tokens)))) if len(tokens) > 48 else super().admit(request, tokens, 1)
+
+
+def test_what_is_not_refused_is_said_with_all_arguments() -> None:
+    """A list is cut in the middle, and what stands behind it is there."""
+    said = messages(performed("huge 1", Welcoming))["KV-PREFIX-027"]
+    assert "admit(request 1, tokens [10001, 10002, " in said
+    assert said.endswith("10048, 10049], max_new_tokens 49) was not refused")
+
+
+class Poisoned(PrefixLists):
+    """Lets tokens join before it knows whether there is room, and names blocks at once."""
+
+    def extend(self, request: int, tokens: Any, max_new_tokens: int) -> list[int]:
+        """Name blocks first."""
+        one = self.requests.get(request)
+        wanted = [*one.content.tokens, *tokens]
+        names = self.__dict__.setdefault("names", {}).setdefault(request, [])
+        for stop in range((len(names) + 1) * self.block_size, len(wanted) + 1, self.block_size):
+            names.append(((("", "", "")), tuple((token,) for token in wanted[:stop])))
+        return super().extend(request, tokens, max_new_tokens)
+
+    def name(self, content: Content, stop: int) -> Any:
+        """Use the names that were made, while the request is there."""
+        live = [one.number for one in self.requests.live if one.content is content]
+        names = self.__dict__.get("names", {}).get(live[0], []) if live else []
+        at = stop // self.block_size - 1
+        return names[at] if 0 <= at < len(names) else super().name(content, stop)
+
+
+def test_tokens_of_a_refused_extension_leave_no_key() -> None:
+    """The request goes on with others; whoever asks for the first ones must not find these."""
+    program = (
+        "admit 0 1 4; commit 0; admit 1 9 4; decode 0 2 4 3 4; decode 0 5 4; commit 0; finish 0; finish 1; "
+        "abort 1; admit 2 1 4 2 4 3 4"
+    )
+    said = messages(performed(program, Poisoned, num_blocks=3))
+    assert "hits 8 tokens: position 4" in said["KV-PREFIX-019"]
+    assert performed(program, num_blocks=3).breaches == ()

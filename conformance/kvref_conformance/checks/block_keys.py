@@ -78,11 +78,16 @@ def keys_are_the_same_after_a_restart(trial: Trial) -> None:
     operations=NAMED,
     cases=prompts(
         "keys 1 1 b; keys 2 1 b+1; keys 3 1 2b-1; keys 4 1 2b; keys 5 1 1; keys 6 1 h; keys 7 1 9b+h; "
-        "keys 8 2 b+h"
+        "keys 8 2 b+h",
+        "salt 1 1; keys 1 1 b; adapter 2 1; keys 2 1 b; adapter 3 1; version 3 1; keys 3 1 b; "
+        "image 4 1 0 1; keys 4 0 b; embed 5 1 0 1; keys 5 1 b",
     ),
 )
 def only_full_blocks_have_keys(trial: Trial) -> None:
-    """Prompts that end with a block, before its end and behind it: as many keys as full blocks."""
+    """Prompts that end with a block, before its end and behind it: as many keys as full blocks.
+
+    And so in every namespace that is claimed.
+    """
     expect_unbroken(trial, "KV-PREFIX-032")
 
 

@@ -61,11 +61,12 @@ def held_blocks_stay(trial: Trial) -> None:
         "serve 0 1 3b; serve 1 2 3b+1; admit 7 1 3b",
         "serve 0 1 b; admit 1 2 3b; admit 2 1 2b+1; commit 1; finish 1; serve 3 3 4b; admit 2 1 2b+1",
         "serve 0 1 b 2 b; serve 1 3 b; serve 2 4 4b; serve 3 1 b 2 b 5 1; serve 4 3 b 6 1; admit 9 4 b 7 b",
+        "admit 0 1 b+1; admit 1 1 b+1; commit 0; commit 1; finish 0; finish 1; serve 2 2 4b; admit 3 1 b+1",
         num_blocks=4,
     ),
 )
 def evicted_blocks_are_not_hit(trial: Trial) -> None:
-    """Prompts push each other out, in part and as a whole, and come again."""
+    """Prompts push each other out, in part, as a whole and in two copies, and come again."""
     expect_unbroken(trial, "KV-PREFIX-017")
 
 
@@ -80,6 +81,7 @@ def evicted_blocks_are_not_hit(trial: Trial) -> None:
         "serve 0 1 2b; serve 1 2 b; admit 3 3 b; commit 3; decode 3 4 2b; commit 3; decode 3 5 b; "
         "abort 3; admit 4 4 4b",
         "serve 0 1 b 2 b; serve 1 1 b 3 b; admit 4 1 b 4 3b",
+        "serve 0 1 3b; reset; serve 1 2 4b; serve 2 3 4b",
         num_blocks=4,
     ),
 )
@@ -112,11 +114,13 @@ def refused_admission_leaves_no_trace(trial: Trial) -> None:
     cases=caches(
         "serve 0 1 b; admit 2 2 2b; commit 2; decode 2 3 3b; admit 3 1 b+1; decode 2 3 1; commit 2; finish 2",
         "admit 1 1 3b; part 2 1 2 b; commit 2; commit 1; decode 1 3 b; decode 1 3 b+1; finish 1; more 2 b",
+        "admit 0 1 b; commit 0; admit 1 9 2b; decode 0 2 b 3 b; decode 0 5 b; commit 0; finish 0; abort 1; "
+        "admit 2 1 b 2 b 3 b",
         num_blocks=4,
     ),
 )
 def refused_extension_leaves_no_trace(trial: Trial) -> None:
-    """A request that cannot grow is refused, and goes on with fewer tokens."""
+    """A request that cannot grow is refused, and goes on with fewer tokens, or with others."""
     expect_unbroken(trial, "KV-PREFIX-019")
 
 
@@ -144,12 +148,13 @@ def deeper_blocks_go_first(trial: Trial) -> None:
     verbs=CACHE,
     operations=HITS,
     cases=_under(
-        ("lru_tail_first", "lru_head_first", "lru_node", "all_at_once"),
+        ("lru_tail_first", "lru_head_first", "lru_node", "lru_node_renewed", "all_at_once"),
         caches(
             "serve 0 1 2b 10 b; serve 1 2 2b 11 b; serve 2 1 2b 12 b; serve 3 3 b 13 b; "
             "serve 4 2 2b 14 b; serve 5 1 2b 15 b",
             "serve 0 1 3b 10 b; serve 1 1 b 11 b; serve 2 2 b 12 b; serve 3 3 b 13 b; serve 4 1 3b 14 b; "
             "serve 5 1 b 15 b; serve 6 2 b 16 b",
+            "serve 0 1 3b 10 b; serve 1 2 3b 11 b; serve 2 3 2b 12 b; serve 3 1 2b 13 b; serve 4 2 b 14 b",
             *(_workload(seed) for seed in range(6)),
             num_blocks=ROOM,
         ),

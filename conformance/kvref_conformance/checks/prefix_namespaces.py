@@ -29,7 +29,11 @@ def _rows(*given: str, prompts: tuple[str, ...] = ("0 2b+1",)) -> Lattice:
     verbs=CACHE,
     operations=HITS,
     features=("adapter",),
-    cases=caches(_apart("adapter r 1", "adapter r 2", "", "adapter r 4"), num_blocks=20),
+    cases=caches(
+        _apart("adapter r 1", "adapter r 2", "", "adapter r 4"),
+        _apart("adapter r 1", "adapter r 2", "adapter r 2", "", "", "adapter r 4"),
+        num_blocks=20,
+    ),
 )
 def adapters_are_apart(trial: Trial) -> None:
     """One prompt under four adapters, of which one is none."""
@@ -43,6 +47,7 @@ def adapters_are_apart(trial: Trial) -> None:
     features=("adapter", "adapter_version"),
     cases=caches(
         _apart("adapter r 1, version r 1", "adapter r 1, version r 2", "adapter r 1, version r 3"),
+        _apart(*("adapter r 1, version r 1", *["adapter r 1, version r 2"] * 2, "adapter r 1, version r 3")),
         num_blocks=20,
     ),
 )
@@ -56,10 +61,17 @@ def versions_of_an_adapter_are_apart(trial: Trial) -> None:
     verbs=CACHE,
     operations=HITS,
     features=("salt",),
-    cases=caches(_apart("salt r 1", "salt r 2", "", "salt r 4", prompt="1 3b+1"), num_blocks=20),
+    cases=caches(
+        _apart("salt r 1", "salt r 2", "", "salt r 4", prompt="1 3b+1"),
+        _apart("salt r 1", "salt r 2", "salt r 2", "", "", "salt r 4", prompt="1 3b+1"),
+        num_blocks=20,
+    ),
 )
 def salts_are_apart(trial: Trial) -> None:
-    """One prompt under four salts, of which one is none: no block is shared, the first or a later one."""
+    """One prompt under four salts, of which one is none: no block is shared, the first or a later one.
+
+    A prompt that comes again finds its own first block, and what is behind it may be another's.
+    """
     expect_unbroken(trial, "KV-PREFIX-009")
 
 
@@ -157,3 +169,18 @@ def names_and_versions_do_not_run_together(trial: Trial) -> None:
 def equal_namespaces_share(trial: Trial) -> None:
     """A prompt comes again with what it was given before, others between; empty texts are none."""
     expect_unbroken(trial, "KV-PREFIX-014")
+
+
+@check(
+    "KV-PREFIX-018",
+    verbs=CACHE,
+    operations=HITS,
+    cases=caches(
+        *(_apart(gift, gift) for gift in ("salt r 1", "adapter r 1", "adapter r 1, version r 1")),
+        *(_apart(gift, gift, prompt="0 2b+1") for gift in ("image r 1 0 1", "embed r 1 0 1")),
+        num_blocks=20,
+    ),
+)
+def what_is_claimed_is_admitted(trial: Trial) -> None:
+    """A request with each field of a namespace that is claimed, and room for all of it."""
+    expect_unbroken(trial, "KV-PREFIX-018")

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from kvref.errors import ArgumentError
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.museum.prefix_hits import CACHE, SIZES
 from kvref_conformance.subjects.lists.naming import Item, Name
@@ -226,4 +227,47 @@ class EmptySaltIsASalt(PrefixLists):
         """Replace an empty salt by something."""
         if given.get("salt") == "":
             given["salt"] = "\0"
+        return super().admit(request, tokens, max_new_tokens, **given)
+
+
+@exhibit(
+    as_if="a salt stood in the key of the first block alone, and later keys were made of tokens",
+    fault="F03 cache key",
+    breaks=("KV-PREFIX-009",),
+    verbs=CACHE,
+    block_sizes=SIZES,
+    features=EVERY,
+    program="salt 1 1; admit 1 1 8; commit 1; admit 2 1 4; commit 2; admit 3 1 9",
+)
+class SaltInTheFirstKeyAlone(PrefixLists):
+    """A key covers all tokens before it, and the salt is added to the first.
+
+    A plant: a second tenant misses the first block, computes it, and from then on hits what lies behind it.
+    """
+
+    def key(self, name: Name) -> Hashable:
+        """Drop the salt of later blocks."""
+        (adapter, version, salt), items = name
+        return adapter, version, salt if len(items) <= self.block_size else "", items
+
+
+@exhibit(
+    as_if="an admission with a salt were always refused",
+    fault="F22 no progress",
+    breaks=("KV-PREFIX-018",),
+    verbs=CACHE,
+    block_sizes=SIZES,
+    features=EVERY,
+    program="salt 1 1; admit 1 1 1",
+)
+class SaltRefused(PrefixLists):
+    """Salts are claimed, and the request that has one is refused.
+
+    A plant: nothing leaks from a tenant who is never served.
+    """
+
+    def admit(self, request: int, tokens: Sequence[int], max_new_tokens: int, **given: Any) -> Any:
+        """Refuse a salt."""
+        if given.get("salt"):
+            raise ArgumentError("salt is given, expected none")
         return super().admit(request, tokens, max_new_tokens, **given)

@@ -47,7 +47,6 @@ ELSEWHERE: dict[str, str] = {
     "sgl-project/sglang#27586": _GROUPS,
     "sgl-project/sglang#29860": _GROUPS,
     "sgl-project/sglang#22935": _GROUPS,
-    "sgl-project/sglang#24892": "an order that is left open: how old the rest of a split node is",
     "LMCache/LMCache#727": "tiers: a hit in the engine's blocks that is no multiple of the store's chunks",
     "LMCache/LMCache#875": "tiers: reuse of what is no prefix, beside a hit in the engine",
     "vllm-project/vllm#22726": "engines: one of two entry points does not reset the prefix cache",

@@ -89,7 +89,7 @@ class _Requests(Prompts):
         if request is None:
             return self._admission("admit")
         if name == "decode":
-            return [self._decoding(request)]
+            return self._decodings(request)
         if name == "more":
             return [self._chunk(request)]
         self._note(name, request)
@@ -122,6 +122,11 @@ class _Requests(Prompts):
         steps = [f"abort {request}" for request in self.live]
         self.live.clear()
         return [*steps, "reset"]
+
+    def _decodings(self, request: int) -> list[str]:
+        """Return steps in which a request decodes: the second makes sense if the first was refused."""
+        again = self.rng.random() < 0.3
+        return [self._decoding(request), *([self._decoding(request)] if again else [])]
 
     def _decoding(self, request: int) -> str:
         """Return a step in which a request decodes; what it has by then may be the next prompt."""

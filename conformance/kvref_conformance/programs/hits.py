@@ -17,6 +17,8 @@ def judge_hit(cache: "WatchedCache", said: str, prompt: Prompt, hit: int, slots:
         if blamed is not None and blamed[0] not in wrong:
             wrong.add(blamed[0])
             also = ["KV-PREFIX-020"] if cache.is_twice(prompt, at) else []
+            if prompt.labels[at] in cache.told.never:
+                also.append("KV-PREFIX-019")
             where = f"position {at} (block {cache.block(slot)}, slot {slot % cache.block_size})"
             cache.log.breach(f"{said}: {where} holds {blamed[1]}", blamed[0], *also)
     if not wrong:

@@ -79,9 +79,9 @@ class Keys:
             raise Stop
         keys, full = list(answer["keys"]), len(prompt.tokens) // self.block_size
         tail = self.keyed_tail and len(prompt.tokens) % self.block_size > 0
-        if not full <= len(keys) <= full + tail:
+        if len(keys) != full + tail:
             said = f"{len(prompt.tokens)} tokens in blocks of {self.block_size} have {len(keys)} keys"
-            self.log.breach(f"{said}, expected {full}", "KV-PREFIX-032")
+            self.log.breach(f"{said}, expected {full + tail}", "KV-PREFIX-032")
         self._judge_scheme(prompt, keys[:full])
         for at, key in enumerate(keys[:full]):
             self._judge_key(prompt.labels[(at + 1) * self.block_size - 1], key, at)

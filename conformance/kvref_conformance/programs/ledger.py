@@ -108,6 +108,12 @@ class Ledger:
             count += all(cells.holds(slot, prompt.labels[end]) for slot in slots)
         return count
 
+    def copies(self, prompt: Prompt, cells: Cells) -> int:
+        """Count the blocks that hold one prefix of a request, the one that most hold."""
+        names = [prompt.labels[end] for end in self.ends(len(prompt.labels))]
+        known = [(own, self.entries[own].slots) for own in names if own in self.entries]
+        return max((sum(cells.holds(slot, own) for slot in slots) for own, slots in known), default=0)
+
     def orphans(self, own: int, slot: int, cells: Cells, gone: set[int]) -> bool:
         """Say whether taking the only block of a prefix, which ends in a slot, leaves a longer one behind."""
         names = [name for name in self.children.get(own, ()) if self._has_one_copy(name)]

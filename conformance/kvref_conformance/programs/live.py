@@ -31,7 +31,9 @@ class Live:
 
 @dataclass
 class Told:
-    """What has happened since the last reset that a missing hit may come from."""
+    """What has happened since the last reset that a missing or a wrong hit may come from."""
 
     refused_admission: bool = False
     refused_reset: bool = False
+    never: set[int] = field(default_factory=set)
+    """Labels of tokens whose extension was refused, so that they were never computed."""

@@ -55,6 +55,10 @@ class Mirror:
     copies: Counter[Hashable] = field(default_factory=Counter)
     """How often a hash that is stored was told again, where each copy is told."""
     cleared: set[Hashable] = field(default_factory=set)
+    owed: int = 0
+    """How many copies of one prefix requests computed at most, and kept."""
+    told: bool = False
+    """Whether any copy was told."""
     _plain: bool = True
     _run: int | None = None
 
@@ -106,6 +110,12 @@ class Mirror:
             self.log.breach(said, "KV-PREFIX-045")
         self._clear()
 
+    def judge_copies(self) -> None:
+        """Hold events that are declared to tell of each copy to have told of one."""
+        if self.offered and self.each_copy and self.owed > 1 and not self.told:
+            said = f"{self.owed} blocks held one prefix, and no key was stored a second time"
+            self.log.breach(f"{said}: each_copy is declared", "KV-PREFIX-041")
+
     def _apply(self, event: Mapping[str, Any]) -> None:
         if event["type"] == "AllBlocksCleared":
             self._clear()
@@ -139,6 +149,7 @@ class Mirror:
         for at, own in enumerate(hashes):
             if own in self.stored and self.each_copy:
                 self.copies[own] += 1
+                self.told = True
             elif own in self.stored:
                 self.log.breach(f"BlockStored names {own}, which is stored already", "KV-PREFIX-041")
             meaning = (parent, tuple(tokens[at * size : at * size + size]))

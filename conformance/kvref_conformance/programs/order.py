@@ -4,9 +4,6 @@ Which blocks go first is declared; much that moves the order is not: what become
 block that holds nothing published joins the queue, how long a node is. So hits are compared only while none
 of this comes up: requests one after another, of whole blocks, each computing what is nowhere in the cache. A
 reset begins anew.
-
-A declared order may leave something open all the same. Then there is a twin for each way to fill it in, and a
-subject has to keep to one of them.
 """
 
 from collections.abc import Sequence
@@ -34,66 +31,67 @@ class Twin(Protocol):
 
 
 class Order:
-    """The twins under the declared order, as long as they can be followed."""
+    """The twin under the declared order, as long as it can be followed."""
 
     def __init__(self, declared: str, num_blocks: int, block_size: int) -> None:
         self._declared, self._num_blocks, self._block_size = declared, num_blocks, block_size
-        self._twins: list[Twin] = []
-        self._hits: list[int] = []
-        """What each twin has hit, of the request that is being admitted."""
+        self._twin: Twin | None = None
+        self._over = False
+        """Whether what follows the request that is being admitted is not determined."""
         self.begin()
 
     def begin(self) -> None:
         """Begin anew with an empty cache; there is nothing to follow in a pool of a null block alone."""
         if self._declared == "all_at_once":
-            self._twins = [AllAtOnce(self._num_blocks, self._block_size)]
+            self._twin = AllAtOnce(self._num_blocks, self._block_size)
         elif self._declared != "unspecified" and self._num_blocks:
-            self._twins = [*under(self._declared, self._num_blocks, self._block_size)]
+            self._twin = under(self._declared, self._num_blocks, self._block_size)
 
     def lose(self) -> None:
         """Follow no more: what comes is not determined."""
-        self._twins = []
+        self._twin = None
 
-    def expected(self, cache: "WatchedCache", request: int, prompt: Prompt, most: int) -> list[int]:
-        """Return how many tokens an admission may hit; nothing if that is not determined."""
+    def expected(self, cache: "WatchedCache", request: int, prompt: Prompt, most: int) -> int | None:
+        """Return how many tokens an admission must hit; None if that is not determined.
+
+        A block that is in the cache and cannot be hit is computed once more. Which of the two is then evicted
+        under its prefix is not declared, but this hit is.
+        """
         count = len(prompt.tokens)
-        if cache.live or count % self._block_size or most < count:
+        if self._twin is None or cache.live or count % self._block_size or most < count:
             self.lose()
+            return None
+        ends = list(cache.ledger.ends(count))
         try:
-            given = prompt.given.arguments()
-            self._hits = [twin.admit(request, prompt.tokens, most, **given)[0] for twin in self._twins]
+            hit: int = self._twin.admit(request, prompt.tokens, most, **prompt.given.arguments())[0]
         except KVError:
             self.lose()
-        if any(cache.is_there(prompt.labels[end]) for end in self._again(list(cache.ledger.ends(count)))):
+            return None
+        if self._declared != "all_at_once" and cache.is_there(prompt.labels[ends[-1]]):
             self.lose()
-        return sorted(set(self._hits)) if self._twins else []
+            return None
+        by_block = self._declared in ("lru_tail_first", "lru_head_first")
+        self._over = by_block and any(end >= hit and cache.is_there(prompt.labels[end]) for end in ends)
+        return hit
 
-    def _again(self, ends: list[int]) -> list[int]:
-        """Return the ends of blocks that are not hit and must not be in the cache already."""
-        if self._declared == "lru_node":
-            return ends[-1:]
-        return (
-            []
-            if self._declared == "all_at_once"
-            else [end for end in ends if end >= min(self._hits, default=0)]
-        )
-
-    def follow(self, hit: int) -> bool:
-        """Follow the twins that have hit as much as the subject, and say whether there is one."""
-        self._twins = [twin for twin, own in zip(self._twins, self._hits, strict=True) if own == hit]
-        return bool(self._twins)
+    def follow(self, due: int, hit: int) -> bool:
+        """Say whether a subject hits what it must, and follow it no more if that leaves the rest open."""
+        if self._over or due != hit:
+            self._over = False
+            self.lose()
+        return due == hit
 
     def commit(self, request: int) -> None:
         """Let a request be computed."""
-        for twin in self._twins:
-            twin.commit(request)
+        if self._twin is not None:
+            self._twin.commit(request)
 
     def end(self, request: int, operation: str) -> None:
         """End a request; only one that finishes can be followed."""
         if operation != "finish":
             self.lose()
-        for twin in self._twins:
-            twin.finish(request)
+        if self._twin is not None:
+            self._twin.finish(request)
 
 
 class AllAtOnce:

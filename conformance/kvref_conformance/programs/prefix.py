@@ -67,7 +67,8 @@ class Prefixes:
         return True
 
     def finish(self) -> None:
-        """Ask nothing more."""
+        """Hold what was seen to what is declared."""
+        self.cache.finish()
 
     def do_admit(self, request: int, *pairs: int) -> bool:
         """Begin a request and schedule all of it."""

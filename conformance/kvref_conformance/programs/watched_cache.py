@@ -20,6 +20,7 @@ from kvref_conformance.programs.mirror import Mirror
 from kvref_conformance.programs.order import Order
 from kvref_conformance.programs.prompts import Prompt
 from kvref_conformance.programs.running import Session, attempt, is_refused
+from kvref_conformance.programs.tails import Tails
 from kvref_conformance.programs.writes import judge_writes
 
 
@@ -40,6 +41,7 @@ class WatchedCache:
         """By how much the subject's count of free blocks was off, last time."""
         self.order = Order(claims.choice("eviction-order"), self.capacity, case.block_size)
         self.live: dict[int, Live] = {}
+        self.tails = Tails(case.block_size, claims.choice("tail-block") == "keyed")
         self.twice: set[int] = set()
         """Ends of blocks that two requests computed at one time."""
         self.told = Told()
@@ -92,7 +94,7 @@ class WatchedCache:
         """Admit a request and judge its hit and its new slots. Raises: Stop if they cannot be followed."""
         count = len(prompt.tokens)
         self.mirror.predict(prompt)
-        followed = self.order.expected(self, request, prompt, most)
+        due = self.order.expected(self, request, prompt, most)
         arguments: dict[str, Any] = {"request": request, "tokens": prompt.tokens, "max_new_tokens": most}
         answer = attempt(self.session, "admit", **arguments, **prompt.given.arguments())
         said = f"admit(request {request}, {count} tokens, max_new_tokens {most})"
@@ -103,14 +105,15 @@ class WatchedCache:
         said = f"{said} hits {hit} tokens"
         if self.blocks_of(count) > self.capacity:
             self.stop(f"{said}: {count} tokens in {self.capacity} blocks", "KV-PREFIX-027")
+        self.tails.admitted(prompt, hit, self.ledger.due(prompt))
         copying = copied_tail(self, request, prompt, hit, slots)
         judge_hit(self, said, prompt, hit, slots[: max(hit, 0)])
         if not 0 <= hit <= count or len(slots) != hit + min(most, count - hit):
-            due = hit + min(most, count - hit)
-            self.stop(f"{said} and gives {len(slots)} slots, expected {due}", "KV-PREFIX-026")
+            told = hit + min(most, count - hit)
+            self.stop(f"{said} and gives {len(slots)} slots, expected {told}", "KV-PREFIX-026")
         self.mirror.compare(said, hit)
-        if followed and not self.order.follow(hit):
-            order, due = self.claims.choice("eviction-order"), " or ".join(map(str, followed))
+        if due is not None and not self.order.follow(due, hit):
+            order = self.claims.choice("eviction-order")
             self.log.breach(f"{said}, expected {due}: {order} is declared", "KV-PREFIX-024")
         self.live[request] = Live(prompt, hit, slots[:hit], copying=copying)
         self._schedule(request, said, slots[hit:])
@@ -125,8 +128,10 @@ class WatchedCache:
         answer = attempt(self.session, "extend", request=request, tokens=tokens, max_new_tokens=most)
         if isinstance(answer, Failed):
             self._refused(said, answer, self.blocks_of(stop) - self.blocks_of(len(one.slots)))
+            self.told.never.update(one.prompt.continued(tokens))
             return
         one.prompt.add(tokens)
+        self.told.never.difference_update(one.prompt.labels[len(one.prompt.labels) - len(tokens) :])
         if len(answer["slots"]) != stop - len(one.slots):
             due = stop - len(one.slots)
             self.stop(f"{said} gives {len(answer['slots'])} slots, expected {due}", "KV-PREFIX-026")
@@ -152,6 +157,8 @@ class WatchedCache:
             self.cells.abort(one.slots, one.prompt)
         if operation == "finish":
             self.ledger.publish(one.prompt, one.slots, request, finished=True)
+            self.mirror.owed = max(self.mirror.owed, self.ledger.copies(one.prompt, self.cells))
+            self.tails.finished(one.prompt)
         self.ledger.end(request)
         self.look("KV-PREFIX-022")
 
@@ -168,6 +175,12 @@ class WatchedCache:
         self.told = Told()
         self.look("KV-PREFIX-015")
         self.mirror.expect_empty()
+        self.tails.known.clear()
+
+    def finish(self) -> None:
+        """Hold the whole of what was seen to what is declared, when all is over."""
+        self.tails.judge(self.log)
+        self.mirror.judge_copies()
 
     def look(self, counts: str) -> None:
         """Look at slots, count and events; `counts` is the requirement that a wrong count breaches."""
@@ -231,7 +244,9 @@ class WatchedCache:
 
     def _refused(self, said: str, answer: Failed, needed: int) -> None:
         if needed <= self.free:
-            self.stop(f"{said}: {answer}; {self.free} blocks are free and {needed} enough", "KV-PREFIX-018")
+            also = ["KV-PREFIX-015"] if self.cells.epoch else []
+            said = f"{said}: {answer}; {self.free} blocks are free and {needed} enough"
+            self.stop(said, "KV-PREFIX-018", *also)
         self.log.note(said, "is refused")
         self.told.refused_admission = True
         self.order.lose()
@@ -239,4 +254,8 @@ class WatchedCache:
 
 
 def _shown(arguments: Mapping[str, Any]) -> str:
-    return f"{', '.join(f'{name} {value}' for name, value in arguments.items()):.60}"
+    return ", ".join(f"{name} {_brief(str(value))}" for name, value in arguments.items())
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:24]} … {text[-24:]}"

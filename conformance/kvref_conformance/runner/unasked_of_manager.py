@@ -27,7 +27,7 @@ def unasked_of_manager(
         *_block_sizes(manager, claims, asked),
         *_operations(manager, operations_of(manager, offered), claims, asked),
         *_features(claims, checks, asked),
-        *_choices(manager, claims, checks, asked),
+        *_choices(manager, claims, [check for check in all_checks() if manager in check.verbs], asked),
     )
 
 

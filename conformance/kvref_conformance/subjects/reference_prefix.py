@@ -19,6 +19,8 @@ from kvref_conformance.claims import Claims
 NAMESPACES = ("adapter", "adapter_version", "salt", "media", "embeddings")
 #: SGLang's tree, but that a node is used only as far as a request hits it.
 NODES = replace(PROFILES["sglang"], name="nodes", split="keeps")
+#: Declared orders in which nodes go whole: a split leaves its second half as old as it was, or makes it new.
+BY_NODE = {"lru_node": NODES, "lru_node_renewed": PROFILES["sglang"]}
 
 
 class CacheOfReference:
@@ -103,17 +105,13 @@ class ReferenceRadix:
     prefix_cache = ReferenceRadixCache
 
 
-def under(eviction_order: str, num_blocks: int, block_size: int) -> list[CacheOfReference]:
-    """Return the reference's caches that evict in a declared order.
-
-    Where nodes go as a whole there are two: a node that is split may have been used now, or when it was made.
-    """
-    if eviction_order == "lru_node":
-        nodes = (NODES, PROFILES["sglang"])
-        return [CacheOfReference(RadixCache(num_blocks, profile, block_size)) for profile in nodes]
+def under(eviction_order: str, num_blocks: int, block_size: int) -> CacheOfReference:
+    """Return the reference's cache that evicts in a declared order."""
+    if eviction_order in BY_NODE:
+        return CacheOfReference(RadixCache(num_blocks, BY_NODE[eviction_order], block_size))
     release = "head_first" if eviction_order == "lru_head_first" else "tail_first"
     profile = replace(PROFILES["kvref"], release=release)
-    return [CacheOfReference(PrefixCache(num_blocks, profile, block_size))]
+    return CacheOfReference(PrefixCache(num_blocks, profile, block_size))
 
 
 def namespace_of(given: dict[str, Any]) -> Namespace:

@@ -235,6 +235,6 @@ class SglangRadixCache:
         version=version("sglang"),
         block_sizes=(4, 1, 3, 16),
         features=("adapter", "salt", "events"),
-        choices={"null-block": "reserved", "eviction-order": "lru_node"},
+        choices={"null-block": "reserved", "eviction-order": "lru_node_renewed"},
     )
     prefix_cache = Cache

@@ -4,14 +4,18 @@ from kvref_conformance.museum.prefix_evictions.order import (
     HeadGoesFirst,
     HitsDoNotRenew,
     InnerNodesEvicted,
+    SplitRenewsTheRest,
+    TailGoesFirst,
 )
 from kvref_conformance.museum.prefix_evictions.room import (
     EmptyNode,
     NothingEvictedForRoom,
     RefusalEvicts,
     RefusalKeepsTheHit,
+    RefusedTokensKeyed,
 )
 from kvref_conformance.museum.prefix_evictions.stale import (
+    CopiesStayKnown,
     EvictedStaysKnown,
     EvictsItsOwnHit,
     HitRemembered,
@@ -19,6 +23,7 @@ from kvref_conformance.museum.prefix_evictions.stale import (
 )
 
 __all__ = [
+    "CopiesStayKnown",
     "EmptyNode",
     "EvictedStaysKnown",
     "EvictsItsOwnHit",
@@ -30,4 +35,7 @@ __all__ = [
     "NothingEvictedForRoom",
     "RefusalEvicts",
     "RefusalKeepsTheHit",
+    "RefusedTokensKeyed",
+    "SplitRenewsTheRest",
+    "TailGoesFirst",
 ]

@@ -2,6 +2,7 @@
 
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.museum.prefix_hits import CACHE, SIZES
+from kvref_conformance.subjects.lists.naming import Name
 from kvref_conformance.subjects.lists.prefix import PrefixLists
 from kvref_conformance.subjects.lists.radix import RadixLists, Run
 
@@ -50,6 +51,52 @@ class InnerNodesEvicted(RadixLists):
     def victim(self) -> Run:
         """Ask nobody whether it is a leaf."""
         return min((run for run in self.runs if not self.readers(run)), key=lambda run: (run.used, run.start))
+
+
+@exhibit(
+    as_if="a request's last block were evicted before its first, and the first was declared to go",
+    fault="F08 accounting",
+    breaks=("KV-PREFIX-024",),
+    verbs=CACHE,
+    block_sizes=SIZES,
+    choices={"eviction-order": "lru_head_first"},
+    program="admit 0 1 8; commit 0; finish 0; admit 0 2 20; commit 0; finish 0; admit 0 1 4 3 4",
+)
+class TailGoesFirst(PrefixLists):
+    """Blocks are released from the last to the first, and the claims say from the first to the last.
+
+    A plant: whoever sizes a cache by what is declared expects fewer hits than there are.
+    """
+
+    eviction_order = "lru_tail_first"
+
+
+@exhibit(
+    as_if="a hit that ends inside a node had used all of it",
+    fault="F08 accounting",
+    seen_in=("sgl-project/sglang#24892",),
+    breaks=("KV-PREFIX-024",),
+    verbs=CACHE,
+    block_sizes=SIZES,
+    choices=NODES,
+    program=(
+        "admit 0 1 16; commit 0; finish 0; admit 0 2 8; commit 0; finish 0; "
+        "admit 0 1 4 3 4; commit 0; finish 0; admit 0 2 4 4 4"
+    ),
+)
+class SplitRenewsTheRest(RadixLists):
+    """The time of a node is set before it is split, so the part that was not hit has it too.
+
+    What nobody asked for outlives what somebody did. An engine may do so, and has to declare it.
+    """
+
+    def part(self, name: Name) -> None:
+        """Use the run that is about to be split."""
+        stop = len(name[1])
+        for run in self.runs:
+            if run.start < stop < run.end and run.up_to(stop) == name:
+                run.used = self.now + 1
+        super().part(name)
 
 
 @exhibit(

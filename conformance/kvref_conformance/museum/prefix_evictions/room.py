@@ -1,5 +1,7 @@
 """Faults of room: admissions that are refused without need, and refusals that leave something behind."""
 
+from collections.abc import Sequence
+
 from kvref.errors import OutOfBlocksError
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.museum.prefix_evictions.order import NODES
@@ -120,3 +122,51 @@ class RefusalEvicts(PrefixLists):
             for block in self.waiting:
                 self.forget(block)
             raise
+
+
+@exhibit(
+    as_if="tokens of a refused extension were still part of the request's keys",
+    fault="F04 stale entry",
+    breaks=("KV-PREFIX-019",),
+    verbs=CACHE,
+    block_sizes=SIZES,
+    program=(
+        "admit 0 1 4; commit 0; admit 1 9 8; decode 0 2 4 3 16; decode 0 5 4; commit 0; admit 2 1 4 2 4 3 1"
+    ),
+)
+class RefusedTokensKeyed(PrefixLists):
+    """Keys are made when decoded tokens join, and are not taken back when there is no room for them.
+
+    A plant: the request goes on with other tokens, which are then found under the keys of the first.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, hash_bits: int = 0) -> None:
+        super().__init__(num_blocks, block_size, hash_bits)
+        self.names: dict[int, list[Name]] = {}
+        """Request -> names of its blocks, made once each."""
+
+    def extend(self, request: int, tokens: Sequence[int], max_new_tokens: int) -> list[int]:
+        """Name blocks before there is room for them."""
+        content = self.requests.get(request).content
+        before = len(content.tokens)
+        content.tokens += tokens
+        self.name_all(self.requests.get(request))
+        del content.tokens[before:]
+        return super().extend(request, tokens, max_new_tokens)
+
+    def name_all(self, one: Request) -> list[Name]:
+        """Name the full blocks that have no name yet."""
+        names = self.names.setdefault(one.number, [])
+        while (stop := (len(names) + 1) * self.block_size) <= len(one.content.tokens):
+            names.append(self.name(one.content, stop))
+        return names
+
+    def publish(self, one: Request, stop: int) -> None:
+        """Store blocks under the names that were made."""
+        for name, block in zip(self.name_all(one)[: stop // self.block_size], one.blocks, strict=False):
+            self.store(name, block)
+
+    def end(self, one: Request) -> None:
+        """Forget the names with the request."""
+        super().end(one)
+        self.names.pop(one.number, None)

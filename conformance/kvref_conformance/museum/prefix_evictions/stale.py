@@ -6,7 +6,7 @@ from typing import Any
 from kvref.errors import OutOfBlocksError
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.museum.prefix_hits import CACHE, SIZES
-from kvref_conformance.subjects.lists.naming import Content
+from kvref_conformance.subjects.lists.naming import Content, Name
 from kvref_conformance.subjects.lists.prefix import PrefixLists
 from kvref_conformance.subjects.lists.requests import Request
 
@@ -128,3 +128,37 @@ class HitsNotHeld(PrefixLists):
     def taken_by(self, hits: list[int]) -> int:
         """Count none."""
         return 0
+
+
+@exhibit(
+    as_if="an evicted block were still found if two blocks had held its prefix",
+    fault="F04 stale entry",
+    breaks=("KV-PREFIX-017",),
+    may_also_break=("KV-PREFIX-020",),
+    verbs=CACHE,
+    block_sizes=SIZES,
+    program=(
+        "admit 1 1 4; admit 2 1 4; commit 1; commit 2; finish 1; finish 2; admit 3 2 21; abort 3; admit 4 1 5"
+    ),
+)
+class CopiesStayKnown(PrefixLists):
+    """The entry of a key that was stored twice is not taken out with either of its blocks.
+
+    A plant: each removal leaves it to the other.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, hash_bits: int = 0) -> None:
+        super().__init__(num_blocks, block_size, hash_bits)
+        self.copied: list[Name] = []
+
+    def store(self, name: Name, block: int) -> None:
+        """Note what is stored a second time."""
+        if (name, block) not in self.known and self.look_up(name) is not None:
+            self.copied.append(name)
+        super().store(name, block)
+
+    def forget(self, block: int) -> None:
+        """Keep the entries of what was stored twice."""
+        kept = [entry for entry in self.known if entry[1] == block and entry[0] in self.copied]
+        super().forget(block)
+        self.known += [entry for entry in kept if entry not in self.known]

@@ -34,6 +34,39 @@ class ResetKeepsTheIndex(PrefixLists):
 
 
 @exhibit(
+    as_if="a reset had cleared the table of keys, and left the keys on the blocks",
+    fault="F21 one path only",
+    breaks=("KV-PREFIX-015", "KV-PREFIX-018"),
+    verbs=CACHE,
+    block_sizes=SIZES,
+    program="admit 1 1 4; commit 1; finish 1; reset; admit 2 2 21",
+)
+class ResetKeepsTheKeys(PrefixLists):
+    """A block that still has its key is evicted after the reset, and the key is in no table.
+
+    A plant: the admission that evicts it fails, long after the reset, in a pool full of free blocks.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, hash_bits: int = 0) -> None:
+        super().__init__(num_blocks, block_size, hash_bits)
+        self.keyed: set[int] = set()
+        """Blocks that had a key when the cache was reset."""
+
+    def reset(self) -> None:
+        """Leave the keys."""
+        keyed = {block for _, block in self.known}
+        super().reset()
+        self.keyed |= keyed
+
+    def make_room(self, count: int, hits: list[int]) -> None:
+        """Look the keys of blocks that are handed out up in the table."""
+        super().make_room(count, hits)
+        for block in [block for block in self.waiting if block not in hits][: max(count, 0)]:
+            if block in self.keyed:
+                raise KeyError(f"the key of block {block} is not in the table")
+
+
+@exhibit(
     as_if="a reset were accepted while requests hold blocks",
     fault="F07 ownership",
     breaks=("KV-PREFIX-015",),
