@@ -106,12 +106,12 @@ def test_what_is_not_offered_is_not_claimed() -> None:
 
 
 def test_a_failure_shows_its_program(report: Report) -> None:
-    """As short as it gets, opened as it was, with a mark at the step that shows it."""
-    assert program_of(report, "KV-BLOCK-005") == (
+    """As short as it gets, opened as it was, with the calls beside it and a mark at the step that shows it."""
+    assert program_of(report, "KV-BLOCK-004") == (
         "      block_allocator with num_blocks = 1",
-        "    0  allocate 0 1",
-        "    1  touch 0",
-        ">   2  free 0",
+        "    0  allocate 0 1   allocate(num_blocks=1)",
+        "    1  touch 0        touch(blocks=[0])",
+        ">   2  free 0         free(blocks=[0])",
     )
 
 
@@ -130,10 +130,10 @@ def test_every_form_of_a_report_shows_the_program(report: Report, tmp_path: Path
 
 
 def test_a_saved_failure_comes_back(tmp_path: Path) -> None:
-    """The file holds the program; replaying it shows the steps and every operation with what it gave."""
+    """The file holds the program; replaying it shows, under each step, its operations with what they gave."""
     settings = Settings(areas=("block_allocator",), finds=tmp_path)
     run_suite(InProcessHost(Subject), settings=settings)
-    case = load_case(tmp_path / "KV-BLOCK-005-0001.json")
+    case = load_case(tmp_path / "KV-BLOCK-004-0001.json")
     assert case.case.options["program"] == "allocate 0 1; touch 0; free 0"
     again = replay(case, InProcessHost(Subject), Settings())
     text = StringIO()

@@ -14,6 +14,7 @@ from kvref_conformance.checks.check import Check
 from kvref_conformance.claims import Claims
 from kvref_conformance.foreign_text import one_line
 from kvref_conformance.host import Hello, Host
+from kvref_conformance.journal import lines_of
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.programs.shrinking import steps_of
 from kvref_conformance.report.model import Failure, Picture
@@ -23,6 +24,7 @@ from kvref_conformance.runner.evaluate import Evidence, evaluate
 from kvref_conformance.runner.honest import honest_under
 from kvref_conformance.runner.readmap import picture
 from kvref_conformance.runner.shrink import shrink
+from kvref_conformance.runner.stepwise import by_step, calls_of, lines_of_step
 
 #: The kind of failure of a case that was planned and gave no evidence.
 NOT_RUN = "not run"
@@ -101,7 +103,7 @@ class Examiner:
             find=name,
             replay=None if self.finds is None or name is None else self._replay(self.finds, name),
             picture=drawn,
-            program=program_lines(found),
+            program=program_lines(found, self.oracle.claims),
         )
 
 
@@ -133,20 +135,30 @@ def diagnose(found: Evidence, claims: Claims) -> tuple[str, ...]:
     return tuple(m.sentence for m in match(found.call, found.answer, found.requirement, claims))
 
 
-def program_lines(found: Evidence) -> tuple[str, ...]:
+def program_lines(found: Evidence, claims: Claims, *, full: bool = False) -> tuple[str, ...]:
     """Return the program of a failing case, a step a line, the one that shows the failure marked.
 
-    A failure that shows when all steps are done is marked after them. Empty where the case has no program.
+    Beside each step stand the operations that it called; if `full`, below it, with all that they gave. A
+    failure that shows when all steps are done is marked after them. Empty where the case has no program.
     """
     if PROGRAM not in found.case.options:
         return ()
     steps, shown = steps_of(found.case), found.detail.get("step")
-    lines = [f"{'>' if at == shown else ' '} {at:>3}  {step}" for at, step in enumerate(steps)]
+    entries = by_step(found.case, found.journal, claims)
+    width = max((len(step) for step in steps), default=0)
+    lines = [] if entries is None or not full else [f"        {line}" for line in lines_of_step(entries[0])]
+    for at, step in enumerate(steps):
+        own = [] if entries is None else entries[at + 1]
+        beside = "" if full else calls_of(own)
+        line = f"{'>' if at == shown else ' '} {at:>3}  {step:<{width}}   {beside}".rstrip()
+        lines += [line, *(f"          {more}" for more in lines_of_step(own) if full)]
     opened = ", ".join(f"{name} = {value}" for name, value in opening(found.case).items())
     first = f"      {found.case.verb} with {opened}"
     ended = [f">      {found.detail['operation']}"] if "operation" in found.detail else []
     if isinstance(shown, int) and shown >= len(steps):
         ended = [">      at the end"]
+    if full and entries is None:
+        ended += [f"  {line}" for line in lines_of(found.journal)]
     return (first, *lines, *ended)
 
 

@@ -36,6 +36,7 @@ class Replay:
     found: Evidence
     as_if: tuple[str, ...]
     picture: Picture | None
+    claims: Claims
 
     def to_json(self) -> str:
         """Return the replay as JSON text."""
@@ -58,8 +59,10 @@ class Replay:
         if found.call is not None:
             lines += [f"  {name} = {value}" for name, value in found.call.params.items()]
         lines += [f"  {name}: {_summary(x)}" for name, x in self._tensors().items()]
-        lines += [f"  {line}" for line in program_lines(found)]
-        lines += [f"    {line}" for line in lines_of(found.journal)]
+        if PROGRAM in case.case.options:
+            lines += [f"  {line}" for line in program_lines(found, self.claims, full=True)]
+        else:
+            lines += [f"    {line}" for line in lines_of(found.journal)]
         if self.picture is not None:
             lines += _reading(self.picture)
         for line in lines:
@@ -122,6 +125,7 @@ def replay(case: CaseFile, host: Host, settings: Settings) -> Replay:
         found,
         diagnose(found, claims) if failed else (),
         draw_failure(found, host, claims) if failed else None,
+        claims,
     )
 
 
