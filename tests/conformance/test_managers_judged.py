@@ -106,7 +106,7 @@ def test_what_is_not_offered_is_not_claimed() -> None:
 
 
 def test_a_failure_shows_its_program(report: Report) -> None:
-    """As short as it gets, opened as it was, with the calls beside it and a mark at the step that shows it."""
+    """As short as it gets, opened as it was, with calls beside it and a mark at the step that shows it."""
     assert program_of(report, "KV-BLOCK-004") == (
         "      block_allocator with num_blocks = 1",
         "    0  allocate 0 1   allocate(num_blocks=1)",
