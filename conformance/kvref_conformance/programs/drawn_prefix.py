@@ -124,9 +124,24 @@ class _Requests(Prompts):
         return [*steps, "reset"]
 
     def _decodings(self, request: int) -> list[str]:
-        """Return steps in which a request decodes: the second makes sense if the first was refused."""
-        again = self.rng.random() < 0.3
-        return [self._decoding(request), *([self._decoding(request)] if again else [])]
+        """Return steps in which a request decodes, or is refused and goes on with other tokens.
+
+        Then another request asks for the first ones.
+        """
+        free = [r for r in range(REQUESTS) if r not in self.live]
+        if self.rng.random() > 0.2 or not free:
+            return [self._decoding(request)]
+        before, other, size = self.prompts.get(request, []), self.rng.choice(free), self.block_size
+        first, second = self.rng.sample(range(DOCUMENTS), 2)
+        asked = [*before, first, size * self.rng.randint(1, 2) + 1]
+        self.live[request], self.live[other], self.left[other] = False, True, 0
+        self.prompts[request], self.prompts[other] = [*before, second, size], asked
+        return [
+            f"decode {request} {first} {size * self.rng.randint(2, 6)}",
+            f"decode {request} {second} {size}",
+            f"commit {request}",
+            f"admit {other} {spelled(asked)}",
+        ]
 
     def _decoding(self, request: int) -> str:
         """Return a step in which a request decodes; what it has by then may be the next prompt."""

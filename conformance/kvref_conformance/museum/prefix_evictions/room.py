@@ -130,9 +130,7 @@ class RefusalEvicts(PrefixLists):
     breaks=("KV-PREFIX-019",),
     verbs=CACHE,
     block_sizes=SIZES,
-    program=(
-        "admit 0 1 4; commit 0; admit 1 9 8; decode 0 2 4 3 16; decode 0 5 4; commit 0; admit 2 1 4 2 4 3 1"
-    ),
+    program="admit 0 1 4; commit 0; decode 0 2 4 3 24; decode 0 5 4; commit 0; admit 2 1 4 2 4 3 1",
 )
 class RefusedTokensKeyed(PrefixLists):
     """Keys are made when decoded tokens join, and are not taken back when there is no room for them.
