@@ -130,8 +130,9 @@ def test_documents_and_digests_differ_as_they_say() -> None:
     ]
     assert tokens_of([65537, 3]) != tokens_of([1, 3])
     assert set(tokens_of([0, 5])) == {1}
-    assert digest_of(1)[8:] == digest_of(101)[8:] != digest_of(5001)[8:]
-    assert digest_of(1)[:-8] == digest_of(5001)[:-8] != digest_of(101)[:-8]
+    assert digest_of(1, 2)[8:] == digest_of(101, 2)[8:] != digest_of(5001, 2)[8:]
+    assert digest_of(1, 2)[:-8] == digest_of(5001, 2)[:-8] != digest_of(101, 2)[:-8]
+    assert digest_of(1, 2)[8:-8] != digest_of(1, 3)[8:-8]
     assert text_of(5) + text_of(3) == text_of(1) + text_of(9) == "abc"
     assert len({text_of(number) for number in range(200)}) == 200
 

@@ -6,7 +6,8 @@ tokens of their own. Document d + 65536 agrees with document d in the lowest 16 
 
 Texts are named by numbers as well. 0 is the empty text, which is passed all the same; 1 to 3 are `a` to `c`,
 4 is `aa`, and so on, so that two texts may run together to the same letters in two ways. Digests are 64
-digits; digests d and d + 100 differ in the first 8 alone, d and d + 5000 in the last 8.
+digits; digests d and d + 100 differ in the first 8 alone, d and d + 5000 in the last 8. A content has as many
+rows as it has: d with another number of rows is another content, and has another digest.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,11 +60,11 @@ def text_of(number: int) -> str:
     return text
 
 
-def digest_of(number: int) -> str:
-    """Return the digest a number names."""
+def digest_of(number: int, num_rows: int) -> str:
+    """Return the digest of a content of so many rows that a number names."""
     tail, rest = divmod(number, 5000)
     head, own = divmod(rest, 100)
-    digits = sha256(b"content %d" % own).hexdigest()
+    digits = sha256(b"content %d of %d rows" % (own, num_rows)).hexdigest()
     return f"{_moved(digits[:8], head)}{digits[8:-8]}{_moved(digits[-8:], tail)}"
 
 
@@ -104,17 +105,17 @@ class Given:
         found: dict[str, Any] = {name: text_of(number) for name, number in self.texts.items()}
         for name in ("media", "embeddings"):
             if parts := getattr(self, name):
-                found[f"{name}_digests"] = [digest_of(part.digest) for part in parts]
+                found[f"{name}_digests"] = [digest_of(part.digest, part.length) for part in parts]
                 found[f"{name}_offsets"] = [part.offset for part in parts]
                 found[f"{name}_lengths"] = [part.length for part in parts]
         return found
 
-    def row(self, at: int) -> tuple[str, int, int] | None:
-        """Return what stands at a position in place of a token: kind, digest, row."""
+    def row(self, at: int) -> tuple[str, tuple[int, int], int] | None:
+        """Return what stands at a position in place of a token: kind, digest and number of rows, row."""
         for name in ("media", "embeddings"):
             for part in getattr(self, name):
                 if part.offset <= at < part.offset + part.length:
-                    return name, part.digest, at - part.offset
+                    return name, (part.digest, part.length), at - part.offset
         return None
 
 
