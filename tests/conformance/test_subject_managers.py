@@ -16,6 +16,7 @@ from kvref_conformance.contracts import Failed
 from kvref_conformance.host import Host
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.runner.suite import run_suite
+from kvref_conformance.subjects.lists.prefix import PrefixLists
 from kvref_conformance.subjects.lists.tables import ListTables
 
 CACHES = tuple(name for name in OF_MANAGERS if name.startswith(("vllm", "sglang", "transformers")))
@@ -188,3 +189,12 @@ def test_tables_that_only_grow_and_count_are_asked_all_they_offer() -> None:
     subject.claims = Claims(block_sizes=(4, 1))
     (area,) = [area for area in run_suite(InProcessHost(subject)).areas if area.verdict != "not claimed"]
     assert (area.verdict, area.reason, area.operations[-1]) == ("conformant", "", "num_free")
+
+
+@pytest.mark.parametrize("hidden", ["abort", "reset", "take_events"])
+def test_caches_are_asked_what_they_offer(hidden: str) -> None:
+    """A step that a cache has no operation for is passed over, as transformers' cache has no reset."""
+    subject = type("Subject", (), {"prefix_cache": type("Lacking", (PrefixLists,), {hidden: None})})()
+    subject.claims = Claims(block_sizes=(4, 1), features=("salt", *(["events"] * (hidden != "take_events"))))
+    (area,) = [area for area in run_suite(InProcessHost(subject)).areas if area.verdict != "not claimed"]
+    assert (area.verdict, area.reason) == ("conformant", "")

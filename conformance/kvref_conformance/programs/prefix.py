@@ -15,11 +15,13 @@ Steps, where r is a request, d a document, n and m numbers of tokens:
                              must be refused: a second admission, operations on a request that is not there,
                              more tokens than there are slots
 
-Between an admission or an extension and its commit a step is in flight. Steps of requests may overlap.
+Between an admission or an extension and its commit a step is in flight. Steps of requests may overlap. A step
+whose operation is not offered is passed over.
 """
 
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import Failed
 from kvref_conformance.managers import MAX_LIST
 from kvref_conformance.programs.breach import Log
 from kvref_conformance.programs.drafts import PARTS, TEXTS, Drafts
@@ -61,8 +63,13 @@ class Prefixes:
         least, most = STEPS.get(step.name, (1, 0))
         if not least <= len(step.numbers) <= most or min(step.numbers, default=0) < 0:
             return False
-        if not getattr(self, f"do_{step.name}")(*step.numbers):
-            return False
+        try:
+            if not getattr(self, f"do_{step.name}")(*step.numbers):
+                return False
+        except Failed as failed:
+            if failed.kind == "unsupported":
+                return False
+            raise
         self.log.note(step, "then", self.cache.free, "are free")
         return True
 
