@@ -130,8 +130,8 @@ class BlockPool:
     def unpin(self, blocks: Iterable[int]) -> None:
         """Take back one pin of each block.
 
-        Raises: OwnershipError if a block is named more often than it is pinned (KV-BLOCK-006 double-free) or is
-        not of the pool; ArgumentError if one is no integer.
+        Raises: OwnershipError if a block is named more often than it is pinned (KV-BLOCK-006 double-free) or
+        is not of the pool; ArgumentError if one is no integer.
         """
         ids = self._ids(blocks)
         for block, times in Counter(ids).items():

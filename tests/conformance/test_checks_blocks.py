@@ -16,7 +16,7 @@ from kvref_conformance.subjects.lists.tables import ListTables
 from kvref_conformance.subjects.reference_memory import ReferenceMemory
 
 MANAGERS = ("block_allocator", "block_tables")
-REQUIREMENTS = {f"KV-BLOCK-{number:03d}" for number in (*range(1, 14), *range(20, 34))}
+REQUIREMENTS = {f"KV-BLOCK-{number:03d}" for number in (*range(1, 14), *range(20, 35))}
 
 
 def judged(subject: Any, level: Any = "quick") -> list[Evidence]:
@@ -109,9 +109,9 @@ def test_message_has_the_step_and_what_it_showed() -> None:
         def num_kept(self, num_tokens: int, block_size: int) -> int:
             return num_tokens // block_size
 
-    said = dict(failed(with_managers(tables=Forgetful, block_sizes=(4,))))["KV-BLOCK-026"]
+    said = dict(reversed(failed(with_managers(tables=Forgetful, block_sizes=(4,)))))["KV-BLOCK-026"]
     assert (
-        said == "step 3, `truncate 0 7`: request 0 reads at position 4 nothing: its table has no block there"
+        said == "step 2, `truncate 0 6`: request 0 reads at position 4 nothing: its table has no block there"
     )
 
 
@@ -124,7 +124,7 @@ def test_pairs_of_groups_are_unequal_where_they_can_be() -> None:
         for check in checks
         for case in check.cases(claims, "block_tables", "quick")
     }
-    assert sizes == {"16,4", "4,16"}
+    assert sizes >= {"16,4", "4,16", "16,4,16"}
 
 
 class Refuses(ListAllocator):

@@ -30,7 +30,7 @@ def test_text_without_steps_is_the_empty_program() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["append 0 x", "append 1.5", ";", "add 0;", "Add 0", "add 0, 1", "add 1234567890"]
+    "text", ["append 0 x", "append 1.5", ";", "add 0;", "Add 0", "add 0, 1", "add 12345678901"]
 )
 def test_text_that_is_no_program_is_refused(text: str) -> None:
     """The message shows the step that is none."""

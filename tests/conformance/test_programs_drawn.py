@@ -98,6 +98,8 @@ def test_only_offered_operations_are_needed() -> None:
             "drain",
             "add_again",
             "append_unknown",
+            "append_none",
+            "add_far",
             "free_unknown",
         }
 

@@ -5,10 +5,29 @@ In the programs `b` is the block size, and `h` half of it.
 
 from kvref_conformance.checks.block_tables import ENDS, EVERY, FORKS, TABLES
 from kvref_conformance.checks.check import check
-from kvref_conformance.programs.asking import expect_unbroken, tables
+from kvref_conformance.programs.asking import beside, crowded, every, expect_unbroken, tables
+from kvref_conformance.programs.walks import walks
 from kvref_conformance.trial import Trial
 
 CUTS = (*ENDS, "truncate")
+
+#: Families of three whose members write and then end, in several orders.
+FAMILIES = "; ".join(
+    f"add 0; append 0 b+1; fork 0 1; fork 1 2; append {order[1]} 1; append {order[2]} b; "
+    + "; ".join(f"free {request}" for request in order)
+    for order in ((0, 1, 2), (1, 0, 2), (1, 2, 0), (2, 0, 1))
+)
+#: A request is forked, writes, and is forked again, as are its children.
+AGAIN = (
+    "add 0; append 0 h; fork 0 1; append 1 1; fork 1 2; append 1 1; append 2 1; fork 2 3; append 3 b; "
+    "append 2 1; fork 0 4; append 0 1; append 4 1; fork 4 5; append 4 1; append 5 1; append 0 1"
+)
+#: What is shared is cut back to the edge of a block and to nothing, and everybody writes on.
+CUT_TO_THE_EDGE = (
+    "add 0; append 0 2b+h; fork 0 1; truncate 1 2b; append 1 1; append 0 1; fork 1 2; truncate 2 b; "
+    "append 2 b; append 1 1; fork 0 3; truncate 3 0; append 3 b+1; truncate 0 b; append 0 1; "
+    "append 3 1; append 2 1"
+)
 
 
 @check(
@@ -17,7 +36,9 @@ CUTS = (*ENDS, "truncate")
     operations=FORKS,
     cases=tables(
         "add 0; append 0 b+h; fork 0 1; fork 0 2; append 2 1; append 0 1; append 1 b; free 0; add 3; "
-        "append 3 2b; append 2 1"
+        "append 3 2b; append 2 1",
+        AGAIN,
+        CUT_TO_THE_EDGE,
     ),
 )
 def shared_blocks_are_not_written(trial: Trial) -> None:
@@ -29,9 +50,18 @@ def shared_blocks_are_not_written(trial: Trial) -> None:
     "KV-BLOCK-023",
     verbs=TABLES,
     operations=FORKS,
-    cases=tables(
-        "add 0; append 0 2b+1; fork 0 1; fork 1 2; free 0; add 3; fill 3; free 3; free 2; free 1",
-        "add 0; append 0 b+1; fork 0 1; fork 0 2; free 2; append 1 1; free 1; free 0; add 3; fill 3",
+    cases=every(
+        tables(
+            "add 0; append 0 2b+1; fork 0 1; fork 1 2; free 0; add 3; fill 3; free 3; free 2; free 1",
+            "add 0; append 0 b+1; fork 0 1; fork 0 2; free 2; append 1 1; free 1; free 0; add 3; fill 3",
+            "add 0; append 0 b+1; add 1; fill 1; fork 0 2; free 1; fork 2 3; append 3 1; drain",
+            "add 0; fork 0 1; append 0 b; append 1 1; fork 1 2; free 1; append 2 b; free 0; free 2; add 3; "
+            "fill 3",
+            FAMILIES,
+        ),
+        crowded("add 0; append 0 b+1; litter 0 300; add 1; fill 1; append 0 1"),
+        beside(tables(FAMILIES)),
+        walks(),
     ),
 )
 def fork_takes_nothing_and_loses_nothing(trial: Trial) -> None:
@@ -43,10 +73,18 @@ def fork_takes_nothing_and_loses_nothing(trial: Trial) -> None:
     "KV-BLOCK-024",
     verbs=TABLES,
     operations=FORKS,
-    cases=tables(
-        "add 0; append 0 b+h; fork 0 1; append 1 1; append 0 2",
-        "add 0; append 0 b+h; fork 0 1; append 0 1; append 1 b+1",
-        "add 0; append 0 h; fork 0 1; fork 1 2; append 1 1; append 0 1; append 2 1; append 1 1",
+    cases=every(
+        tables(
+            "add 0; append 0 b+h; fork 0 1; append 1 1; append 0 2",
+            "add 0; append 0 b+h; fork 0 1; append 0 1; append 1 b+1",
+            "add 0; append 0 h; fork 0 1; fork 1 2; append 1 1; append 0 1; append 2 1; append 1 1",
+            AGAIN,
+        ),
+        tables(
+            "add 0; append 0 h; fork 0 1; add 2; fill 2; append 1 1; append 0 1; free 2; append 1 1; "
+            "append 0 1",
+            num_blocks=5,
+        ),
     ),
 )
 def first_write_goes_to_a_copy(trial: Trial) -> None:
@@ -83,6 +121,34 @@ def first_tokens_outlive_a_cut(trial: Trial) -> None:
     expect_unbroken(trial, "KV-BLOCK-026")
 
 
+@check("KV-BLOCK-026", verbs=TABLES, operations=EVERY, cases=every(tables(CUT_TO_THE_EDGE), walks()))
+def shared_tokens_outlive_a_cut(trial: Trial) -> None:
+    """Blocks that others hold are cut off, at their edges too: what is left is intact, for each of them."""
+    expect_unbroken(trial, "KV-BLOCK-026")
+
+
+@check(
+    "KV-BLOCK-034",
+    verbs=TABLES,
+    operations=CUTS,
+    cases=tables(
+        "add 0; truncate_beyond 0 1; append 0 b+1; truncate_beyond 0 1; append 0 1; truncate_beyond 0 b; "
+        "append 0 b; truncate 0 b; truncate_beyond 0 1; append 0 1",
+        "add 0; append 0 2b; truncate 0 b+h; truncate_beyond 0 1; append 0 1; truncate_beyond 0 3b; "
+        "append 0 1; truncate_beyond 0 65536; truncate_beyond 0 65535; append 0 1",
+    ),
+)
+def cut_does_not_lengthen(trial: Trial) -> None:
+    """A request is cut back to one token more than it has, in its last block and beyond: refused."""
+    expect_unbroken(trial, "KV-BLOCK-034")
+
+
+@check("KV-BLOCK-034", verbs=TABLES, operations=EVERY, cases=walks())
+def cut_among_others_does_not_lengthen(trial: Trial) -> None:
+    """Requests share blocks and are cut back, now and then to more tokens than they have: refused."""
+    expect_unbroken(trial, "KV-BLOCK-034")
+
+
 @check(
     "KV-BLOCK-027",
     verbs=TABLES,
@@ -90,6 +156,7 @@ def first_tokens_outlive_a_cut(trial: Trial) -> None:
     cases=tables(
         "add 0; append 0 3b; fork 0 1; truncate 1 b+h; append 1 b",
         "add 0; append 0 2b; fork 0 1; truncate 0 2b-1; append 0 2; truncate 1 b-1; append 1 2",
+        CUT_TO_THE_EDGE,
     ),
 )
 def write_after_a_cut_harms_nobody(trial: Trial) -> None:
@@ -117,6 +184,7 @@ def refused_append_changes_nothing(trial: Trial) -> None:
     cases=tables(
         "add 0; append 0 b+h; fork 0 1; add 2; fill 2; append 1 1; append 0 1; free 2; append 1 1",
         "add 0; append 0 b+h; fork 0 1; append 1 99b; append 0 99b; append 1 1; append 0 1",
+        "add 0; append 0 h; fork 0 1; append 1 5b-h; append 1 4b-h; append 0 1; free 1; append 0 1",
         num_blocks=5,
     ),
 )

@@ -4,14 +4,21 @@ In the programs `b` is the block size, and `h` half of it.
 """
 
 from kvref_conformance.checks.check import check
-from kvref_conformance.programs.asking import expect_unbroken, grouped, tables, windowed
+from kvref_conformance.programs.asking import (
+    beside,
+    crowded,
+    every,
+    expect_unbroken,
+    grouped,
+    tables,
+)
+from kvref_conformance.programs.walks import late, walks
 from kvref_conformance.trial import Trial
 
 TABLES = ("block_tables",)
 ENDS = ("add", "append", "block_table", "free")
 FORKS = (*ENDS, "fork")
 EVERY = (*FORKS, "truncate")
-PRUNES = (*FORKS, "prune")
 
 #: Two requests grow by turns, one ends, and a third takes its blocks.
 GROWN = (
@@ -24,10 +31,11 @@ MIXED = (
     "append 1 b+2; free 0; add 3; append 3 2b+1; append 2 1; free 1; fork 3 0; truncate 0 b+1; append 0 b; "
     "append 3 1; free 3; append 2 b-1"
 )
-#: A request grows and is pruned by turns, forks, and both end.
-SLID = (
-    "add 0; append 0 b; prune 0; append 0 2b; prune 0; append 0 1; prune 0; append 0 b-1; prune 0; "
-    "fork 0 1; append 1 b+1; prune 1; append 0 1; free 0; append 1 b; prune 1; free 1"
+#: No token is appended, and far more than there is room for; and numbers that are another's in fewer bits.
+NUMBERS = (
+    "add 0; append_none 0; append 0 b+1; append_none 0; append 0 65537; append 0 1; add_far 256; "
+    "append 256 1; append 0 b; add_far 65536; append 65536 b; append 0 1; free 256; append 65536 1; free 0; "
+    "append_unknown 0; append 65536 1"
 )
 
 
@@ -39,6 +47,7 @@ SLID = (
         "add 0; append 0 b; add 1; append 1 b; add 2; append 2 b; add 3; fill 3; free 0; free 2; add 4; "
         "fill 4",
         "add 0; append 0 1; add 1; fill 1; append 0 b-1; append 0 1; free 1; append 0 1; fill 0",
+        "add 0; append 0 1; fill 0; append 0 1; free 0; add 1; append 1 b; fill 1; append 1 1; drain",
         num_blocks=7,
     ),
 )
@@ -53,7 +62,12 @@ def count_follows_requests(trial: Trial) -> None:
     expect_unbroken(trial, "KV-BLOCK-004")
 
 
-@check("KV-BLOCK-004", verbs=TABLES, operations=(*EVERY, "num_free"), cases=tables(MIXED))
+@check(
+    "KV-BLOCK-004",
+    verbs=TABLES,
+    operations=(*EVERY, "num_free"),
+    cases=every(tables(MIXED), beside(tables(MIXED)), walks(), late),
+)
 def count_follows_tables(trial: Trial) -> None:
     """Requests grow, fork, are cut back and end: the count is exact at each step."""
     expect_unbroken(trial, "KV-BLOCK-004")
@@ -69,26 +83,32 @@ def null_block_holds_no_tokens(trial: Trial) -> None:
     "KV-BLOCK-009",
     verbs=TABLES,
     operations=FORKS,
-    cases=tables("add 0; append 0 b+1; fork 0 1; append 1 b; append 0 1; drain; add 1; append 1 b; drain"),
+    cases=every(
+        tables("add 0; append 0 b+1; fork 0 1; append 1 b; append 0 1; drain; add 1; append 1 b; drain"),
+        crowded("add 0; fill 0; drain; add 1; append 1 1"),
+        walks(),
+    ),
 )
 def all_blocks_of_requests_come_back(trial: Trial) -> None:
     """All requests end: one request can take the whole pool, and again."""
     expect_unbroken(trial, "KV-BLOCK-009")
 
 
-@check("KV-BLOCK-020", verbs=TABLES, operations=ENDS, cases=tables(GROWN))
+@check("KV-BLOCK-020", verbs=TABLES, operations=ENDS, cases=every(tables(GROWN, NUMBERS), walks()))
 def token_lies_where_the_table_says(trial: Trial) -> None:
     """Requests grow by less and by more than a block: new slots are those of the new positions."""
     expect_unbroken(trial, "KV-BLOCK-020")
 
 
-@check("KV-BLOCK-021", verbs=TABLES, operations=ENDS, cases=tables(GROWN))
+@check(
+    "KV-BLOCK-021", verbs=TABLES, operations=ENDS, cases=every(tables(GROWN, NUMBERS), beside(tables(GROWN)))
+)
 def requests_read_their_own(trial: Trial) -> None:
     """Requests grow by turns, and one takes the blocks of another that has ended."""
     expect_unbroken(trial, "KV-BLOCK-021")
 
 
-@check("KV-BLOCK-021", verbs=TABLES, operations=EVERY, cases=tables(MIXED))
+@check("KV-BLOCK-021", verbs=TABLES, operations=EVERY, cases=every(tables(MIXED), walks(), late))
 def whatever_happens_requests_read_their_own(trial: Trial) -> None:
     """Requests grow, fork, are cut back and end: at each step each reads what its own prefix wrote."""
     expect_unbroken(trial, "KV-BLOCK-021")
@@ -98,7 +118,10 @@ def whatever_happens_requests_read_their_own(trial: Trial) -> None:
     "KV-BLOCK-022",
     verbs=TABLES,
     operations=ENDS,
-    cases=tables(GROWN, "add 0; append 0 1; add 1; fill 1; free 1; add 2; append 2 b+1; append 0 b; fill 2"),
+    cases=every(
+        tables(GROWN, "add 0; append 0 1; add 1; fill 1; free 1; add 2; append 2 b+1; append 0 b; fill 2"),
+        crowded("add 0; append 0 1; add 1; fill 1; append 0 b"),
+    ),
 )
 def slots_are_given_to_one(trial: Trial) -> None:
     """Requests grow by turns, and one outlives another that had all the rest: no slot is reached by two."""
@@ -116,27 +139,18 @@ def request_gives_back_what_it_held(trial: Trial) -> None:
     expect_unbroken(trial, "KV-BLOCK-029")
 
 
-@check("KV-BLOCK-029", verbs=TABLES, operations=PRUNES, features=("pruning",), cases=windowed(SLID))
-def pruned_request_gives_back_what_it_held(trial: Trial) -> None:
-    """A pruned request ends, and the child it had: what was pruned is not given back again."""
-    expect_unbroken(trial, "KV-BLOCK-029")
-
-
-@check("KV-BLOCK-030", verbs=TABLES, operations=PRUNES, features=("pruning",), cases=windowed(SLID))
-def window_keeps_what_is_attended(trial: Trial) -> None:
-    """A request is pruned at each place in a block: what lies wholly before the window goes, and no more."""
-    expect_unbroken(trial, "KV-BLOCK-030")
-
-
 @check(
     "KV-BLOCK-031",
     verbs=TABLES,
     operations=EVERY,
     features=("groups",),
-    cases=grouped(
-        MIXED,
-        "add 0; append 0 b+1; append 0 99b; append 0 1; fork 0 1; append 1 99b; append 1 1; fill 0; "
-        "append 1 b",
+    cases=every(
+        grouped(
+            MIXED,
+            "add 0; append 0 b+1; append 0 99b; append 0 1; fork 0 1; append 1 99b; append 1 1; fill 0; "
+            "append 1 b",
+        ),
+        walks(opened_with="block_sizes"),
     ),
 )
 def groups_hold_the_same_tokens(trial: Trial) -> None:
@@ -148,9 +162,12 @@ def groups_hold_the_same_tokens(trial: Trial) -> None:
     "KV-BLOCK-032",
     verbs=TABLES,
     operations=ENDS,
-    cases=tables(
-        "add 0; append 0 1; append 0 b-1; append 0 1; append 0 2b; append 0 b-1; add 1; append 1 b; "
-        "append 1 b"
+    cases=every(
+        tables(
+            "add 0; append 0 1; append 0 b-1; append 0 1; append 0 2b; append 0 b-1; add 1; append 1 b; "
+            "append 1 b; append_none 0; append_none 1"
+        ),
+        walks(),
     ),
 )
 def no_block_is_held_without_tokens(trial: Trial) -> None:
@@ -162,9 +179,15 @@ def no_block_is_held_without_tokens(trial: Trial) -> None:
     "KV-BLOCK-033",
     verbs=TABLES,
     operations=ENDS,
-    cases=tables(
-        "free_unknown 0; append_unknown 0; add 0; append 0 b+1; add_again 0; append 0 1; free 0; "
-        "free_unknown 0; append_unknown 0"
+    cases=every(
+        beside(tables(GROWN)),
+        tables(
+            "free_unknown 0; append_unknown 0; add 0; append 0 b+1; add_again 0; append 0 1; free 0; "
+            "free_unknown 0; append_unknown 0",
+            NUMBERS,
+            "add 0; append 0 b+1; append_unknown 256; append_unknown 65536; append_unknown 4294967296; "
+            "free_unknown 256; free_unknown 65536; free_unknown 4294967296; append 0 b",
+        ),
     ),
 )
 def stranger_is_refused(trial: Trial) -> None:
@@ -176,23 +199,15 @@ def stranger_is_refused(trial: Trial) -> None:
     "KV-BLOCK-033",
     verbs=TABLES,
     operations=EVERY,
-    cases=tables(
-        "add 0; append 0 b+1; add 1; append 1 b; fork_onto 0 1; fork_onto 1 1; fork_unknown 2 3; "
-        "truncate_unknown 2; append 1 1"
+    cases=every(
+        tables(
+            "add 0; append 0 b+1; add 1; append 1 b; fork_onto 0 1; fork_onto 1 1; fork_unknown 2 3; "
+            "truncate_unknown 2; append 1 1; fork_unknown 256 2; truncate_unknown 65536; "
+            "fork_unknown 4294967296 3"
+        ),
+        walks(),
     ),
 )
 def stranger_has_no_children(trial: Trial) -> None:
     """A fork of nobody, a fork onto somebody, a cut of nobody: refused, and nothing changes."""
-    expect_unbroken(trial, "KV-BLOCK-033")
-
-
-@check(
-    "KV-BLOCK-033",
-    verbs=TABLES,
-    operations=PRUNES,
-    features=("pruning",),
-    cases=windowed("prune_unknown 0; add 0; append 0 3b; prune_unknown 1; free 0; prune_unknown 0"),
-)
-def stranger_is_not_pruned(trial: Trial) -> None:
-    """A request is pruned before it begins and after its end: refused, and nothing changes."""
     expect_unbroken(trial, "KV-BLOCK-033")

@@ -14,12 +14,12 @@ Fault = tuple[str, tuple[str, ...]]
 
 
 class Copy(NamedTuple):
-    """The first `count` slots of a block go to another, before anything is written."""
+    """The first `num_slots` slots of a block go to another, before anything is written."""
 
     group: int
     source: int
     target: int
-    count: int
+    num_slots: int
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,10 @@ def copies_of(answer: Mapping[str, Any]) -> list[Copy]:
 
 
 def out_of_form(
-    appended: Appended, answer: Mapping[str, Any], groups: int, num_blocks: int
+    appended: Appended, answer: Mapping[str, Any], block_sizes: Sequence[int], num_blocks: int
 ) -> Iterator[Fault]:
-    """Yield what cannot be read: too few slots, copies of no group or of blocks that are not there."""
+    """Yield what cannot be read: too few slots, copies of no group, of no block, of more than a block."""
+    groups = len(block_sizes)
     if len(appended.given) != groups * appended.num_tokens:
         due = f"{groups * appended.num_tokens}, {appended.num_tokens} in each of {groups} groups"
         message = f"{appended} gave {len(appended.given)} slots, expected {due}"
@@ -63,7 +64,7 @@ def out_of_form(
         yield f"{appended} gave lists of {lengths} sources, targets, counts and groups", ("KV-BLOCK-024",)
     for copy in appended.copies:
         there = all(0 <= block < num_blocks for block in (copy.source, copy.target))
-        if not there or not 0 <= copy.group < groups or copy.count < 0:
+        if not there or not 0 <= copy.group < groups or not 0 <= copy.num_slots <= block_sizes[copy.group]:
             yield f"{appended} gave {copy}, which the pool cannot make", ("KV-BLOCK-024",)
 
 
@@ -108,6 +109,6 @@ def short_copies(appended: Appended, watched: WatchedTables) -> Iterator[Fault]:
         table = watched.tables[appended.request][group]
         for copy in appended.copies:
             to_tail = copy.group == group and at < len(table) and copy.target == table[at]
-            if to_tail and copy.source == tail and copy.count < valid:
-                message = f"{appended} copies {copy.count} slots of block {tail}, which holds {valid} tokens"
+            if to_tail and copy.source == tail and copy.num_slots < valid:
+                message = f"{appended} copies {copy.num_slots} slots of block {tail}, of {valid} tokens"
                 yield message, ("KV-BLOCK-025",)

@@ -10,12 +10,18 @@ from typing import Any
 
 from kvref_conformance.cases import PROGRAM, Case, Level, opening
 from kvref_conformance.claims import MAX_ANSWERS, Claims
-from kvref_conformance.programs.running import run
+from kvref_conformance.contracts import Failed
+from kvref_conformance.programs.running import run_beside
 from kvref_conformance.programs.step import parse
 from kvref_conformance.trial import Trial, Violation
 
 #: Block sizes that a check's first program is run in are all that are claimed; those of its others:
 COUNTS: dict[Level, int] = {"quick": 2, "full": 4, "exhaustive": MAX_ANSWERS}
+
+#: Option of a case: how many managers are open at once, each of which is given every step.
+SESSIONS = "sessions"
+#: Blocks that no pool need have: whoever refuses to open more is not asked.
+MANY = 4096
 
 Lattice = Callable[[Claims, str, Level], list[Case]]
 
@@ -25,15 +31,51 @@ def expect_unbroken(trial: Trial, requirement: str) -> None:
 
     Raises: Violation with the first breach of it; Failed if the subject is gone.
     """
-    case = trial.case
-    session = trial.open(case.verb, **opening(case))
-    found = run(str(case.option(PROGRAM)), session, case, trial.claims).of(requirement)
-    session.close()
-    if found is None:
-        return
-    steps = parse(str(case.option(PROGRAM)))
-    at = f"step {found.step}, `{steps[found.step]}`: " if found.step < len(steps) else ""
-    raise Violation(f"{at}{found.message}", detail={"step": found.step})
+    case, count = trial.case, int(trial.case.options.get(SESSIONS, 1))
+    try:
+        sessions = [trial.open(case.verb, **opening(case)) for _ in range(count)]
+    except Failed as failed:
+        if failed.kind in ("refused", "error") and int(case.options.get("num_blocks", 0)) > MANY:
+            return  # so many blocks are more than the subject has, and it says so
+        raise
+    text = str(case.option(PROGRAM))
+    runs = run_beside(text, sessions, case, trial.claims)
+    for session in sessions:
+        session.close()
+    broken = ((at, ran.of(requirement)) for at, ran in enumerate(runs, 1))
+    for number, found in broken:
+        if found is not None:
+            steps = parse(text)
+            which = f"manager {number} of {count} that are open at once, " if count > 1 else ""
+            at = f"step {found.step}, `{steps[found.step]}`: " if found.step < len(steps) else ""
+            raise Violation(f"{which}{at}{found.message}", detail={"step": found.step})
+
+
+def every(*lattices: Lattice) -> Lattice:
+    """Return the cases of several lattices, one after the other."""
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
+        return [case for lattice in lattices for case in lattice(claims, manager, level)]
+
+    return cases
+
+
+def at_length(lattice: Lattice) -> Lattice:
+    """Return the cases of a lattice, which take long, at every level but the quick one."""
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
+        return [] if level == "quick" else lattice(claims, manager, level)
+
+    return cases
+
+
+def beside(lattice: Lattice) -> Lattice:
+    """Return the first case of a lattice, to be run on two managers that are open at once."""
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
+        return [case.with_options(**{SESSIONS: 2}) for case in lattice(claims, manager, level)[:1]]
+
+    return cases
 
 
 def pools(*programs: str, num_blocks: Iterable[int] = (6, 9)) -> Lattice:
@@ -50,11 +92,16 @@ def sized(program: str, block_size: int) -> str:
 
     def number(found: re.Match[str]) -> str:
         factor, sign, rest = found.groups()
-        more = max(1, block_size // 2) if rest == "h" else int(rest or 0)
+        more = half(block_size) if rest == "h" else int(rest or 0)
         return str(int(factor or 1) * block_size + (-more if sign == "-" else more))
 
-    half = re.sub(r"\bh\b(?<![+-]h)", str(max(1, block_size // 2)), program)
-    return re.sub(r"\b(\d*)b(?:([+-])(\d+|h))?\b", number, half)
+    halved = re.sub(r"\bh\b(?<![+-]h)", str(half(block_size)), program)
+    return re.sub(r"\b(\d*)b(?:([+-])(\d+|h))?\b", number, halved)
+
+
+def half(block_size: int) -> int:
+    """Return half a block size, and 1 at least."""
+    return max(1, block_size // 2)
 
 
 def tables(*programs: str, num_blocks: int = 12) -> Lattice:
@@ -71,40 +118,56 @@ def tables(*programs: str, num_blocks: int = 12) -> Lattice:
     return cases
 
 
-def grouped(*programs: str, num_blocks: int = 12) -> Lattice:
-    """Return the same cases with two groups of unequal block sizes, where groups are claimed."""
+def crowded(*programs: str) -> Lattice:
+    """Return cases in a pool of more blocks than a byte counts, in the smallest claimed block size."""
 
     def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
-        pairs = _pairs(claims.block_sizes)[: COUNTS[level]] if "groups" in claims.features else []
+        size = min(claims.block_sizes)
+        return [_case(manager, sized(program, size), size, num_blocks=300) for program in programs]
+
+    return cases
+
+
+def grouped(*programs: str, num_blocks: int = 12) -> Lattice:
+    """Return the same cases with groups of unequal block sizes, where groups are claimed: two, and three."""
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
         return [
             _case(
                 manager,
                 sized(program, sizes[0]),
                 sizes[0],
-                block_sizes=f"{sizes[0]},{sizes[1]}",
-                num_blocks=_room(num_blocks, {"block_sizes": f"{sizes[0]},{sizes[1]}"}, sizes[0]),
+                block_sizes=_listed(sizes),
+                num_blocks=_room(num_blocks, {"block_sizes": _listed(sizes)}, sizes[0]),
             )
-            for program in programs
-            for sizes in pairs
+            for at, program in enumerate(programs)
+            for sizes in _groups(claims, level, threes=at == 0 or level != "quick")
         ]
 
     return cases
 
 
-def windowed(*programs: str, num_blocks: int = 12) -> Lattice:
-    """Return cases with a window that ends inside a block, at its edge, and beyond; also beside no window."""
+def windowed(*programs: str, num_blocks: int = 12, thorough: bool = False) -> Lattice:
+    """Return cases with a window that ends inside a block, at its edge, and beyond; also beside no window.
+
+    Thorough: every claimed block size with five windows, and three groups; otherwise as many sizes as of
+    other programs with two windows, and two groups.
+    """
 
     def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
         opened: list[tuple[int, dict[str, Any]]] = [
             (size, {"windows": str(window)})
-            for size in claims.block_sizes
-            for window in sorted({1, size, size + 1, 2 * size - 1})
+            for size in claims.block_sizes[: None if thorough else COUNTS[level]]
+            for window in sorted(
+                {1, half(size), size, size + 1, 2 * size - 1} if thorough else {half(size), size + 1}
+            )
         ]
-        for size, other in _pairs(claims.block_sizes)[: COUNTS[level]] if "groups" in claims.features else []:
-            both = {"block_sizes": f"{size},{other}"}
+        for sizes in _groups(claims, level, threes=thorough):
+            size, *others = sizes
+            every = {"block_sizes": _listed(sizes)}
             opened += [
-                (size, {**both, "windows": f"0,{other + 1}"}),
-                (size, {**both, "windows": f"{size},0"}),
+                (size, {**every, "windows": _listed([0, *(other + 1 for other in others)])}),
+                (size, {**every, "windows": _listed([size, *(0 for _ in others)])}),
             ]
         return [
             _case(manager, sized(program, size), size, num_blocks=_room(num_blocks, options, size), **options)
@@ -121,12 +184,22 @@ def _room(num_blocks: int, options: Mapping[str, Any], block_size: int) -> int:
     return sum(-(-num_blocks * block_size // size) for size in sizes)
 
 
-def _pairs(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return each size with the nearest other one; a single size is its own."""
-    return [
-        (size, min((other for other in sizes if other != size), key=lambda x: abs(x - size), default=size))
-        for size in sizes
+def _groups(claims: Claims, level: Level, *, threes: bool = True) -> list[list[int]]:
+    """Return block sizes of groups: each claimed size with the nearest other one, and one case of three.
+
+    Of three the last is a size far from the others, in which blocks can be partly full.
+    """
+    if "groups" not in claims.features:
+        return []
+    pairs = [
+        [size, min((s for s in claims.block_sizes if s != size), key=lambda s: abs(s - size), default=size)]
+        for size in claims.block_sizes
     ]
+    return pairs[: COUNTS[level]] + ([[*pairs[0], max(claims.block_sizes)]] if threes else [])
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
 def _case(manager: str, program: str, block_size: int = 16, **options: Any) -> Case:

@@ -11,6 +11,8 @@ from kvref_conformance.claims import Claims
 
 #: Allocations and requests that a program names, and steps that are in flight together.
 NAMES, IN_FLIGHT = 6, 3
+#: What the number of a request may be raised by, so that it is another's if it is cut to 8 or 16 bits.
+FAR = (2**8, 2**16)
 #: Step of an allocator's program -> how often it is tried, and the operations that it takes.
 ALLOCATOR = {
     "allocate": (20, ("allocate",)),
@@ -22,12 +24,19 @@ ALLOCATOR = {
     "begin": (5, ("begin_step", "end_step")),
     "end": (6, ("end_step",)),
     "free_twice": (2, ("free",)),
+    "unpin_twice": (2, ("unpin",)),
     "free_again": (3, ("free",)),
     "free_idle": (1, ("free",)),
-    "free_outside": (1, ("free",)),
-    "touch_outside": (1, ("touch",)),
-    "free_null": (1, ("free",)),
-    "touch_null": (1, ("touch",)),
+    **{f"{name}_{how}": (1, (name,)) for how in ("outside", "alias") for name in ("free", "touch")},
+    **{f"{name}_{how}": (1, (name,)) for how in ("outside", "alias") for name in ("pin", "unpin")},
+    **{f"{name}_null": (1, (name,)) for name in ("free", "touch", "pin", "unpin")},
+    **{f"{name}_none": (1, (name,)) for name in ("allocate", "free", "touch")},
+    "free_together": (2, ("free", "touch")),
+    "touch_together": (1, ("touch",)),
+    "touch_idle": (1, ("touch",)),
+    "pin_idle": (1, ("pin",)),
+    "touch_waiting": (2, ("touch", "begin_step")),
+    "free_pinned": (1, ("free", "pin")),
     "allocate_negative": (1, ("allocate",)),
     "drain": (1, ("allocate", "free")),
 }
@@ -45,6 +54,10 @@ TABLES = {
     "truncate_unknown": (1, ("truncate",)),
     "prune_unknown": (1, ("prune",)),
     "free_unknown": (1, ("free",)),
+    "truncate_beyond": (2, ("truncate",)),
+    "append_none": (1, ("append",)),
+    "add_far": (1, ("add",)),
+    "litter": (1, ("fork",)),
     "fork_onto": (1, ("fork",)),
     "fork_unknown": (1, ("fork",)),
     "drain": (1, ("add", "append", "free")),
@@ -109,26 +122,42 @@ class _Allocations:
             self.lots.clear()
             self.in_flight.clear()
             return name
+        if name.endswith("none"):
+            return name
         if name in ("allocate_negative", "free_idle"):
             return f"{name} {self.rng.randint(1, 3)}"
+        if name in ("touch_idle", "pin_idle"):
+            return f"{name} {self._new()} {self.rng.randint(0, 3)}"
         if name in ("begin", "end"):
             return self._in_flight()
         if name in ("allocate", "rest") or not self.lots:
             return self._allocation("rest" if name == "rest" else "allocate")
-        if name == "free_again" and self.past:
-            lot = self.rng.choice(list(self.past))
-            return f"{name} {lot} {self.rng.randrange(self.past[lot].count)}"
+        if name in ("free_again", "touch_waiting") and self.past:
+            return f"{name} {self._one_of(self.past)}"
+        return self._of_a_lot(name)
+
+    def _of_a_lot(self, name: str) -> str:
         pinned = [lot for lot, held in self.lots.items() if held.pins]
-        lot = self.rng.choice(pinned if name == "unpin" and pinned else list(self.lots))
+        wants_pins = name.startswith("unpin") or name == "free_pinned"
+        lot = self.rng.choice(pinned if wants_pins and pinned else list(self.lots))
+        count = self.lots[lot].count
         if name.endswith(("outside", "null")):
             del self.lots[lot]
             return f"{name} {lot}" + f" {self.rng.choice((0, 1, 5, -1, -2))}" * name.endswith("outside")
-        if name in ("free_twice", "free_again"):
-            return f"free_twice {lot} {self.rng.randrange(self.lots[lot].count)}"
-        if self.rng.random() < 0.3:
-            return f"{name} {lot} {self.rng.randrange(self.lots[lot].count)}"
+        if name in ("free_again", "touch_waiting"):
+            name = "free_twice"
+        if "_" in name or self.rng.random() < 0.3:
+            more = " 2" if name == "touch_together" else ""
+            return f"{name} {lot} {self.rng.randrange(count)}{more}"
         self._note(name, lot)
         return f"{name} {lot}"
+
+    def _one_of(self, lots: dict[int, _Lot]) -> str:
+        lot = self.rng.choice(list(lots))
+        return f"{lot} {self.rng.randrange(lots[lot].count)}"
+
+    def _new(self) -> int:
+        return self.rng.choice([lot for lot in range(NAMES) if lot not in self.lots] or [0])
 
     def _note(self, name: str, lot: int) -> None:
         held = self.lots[lot]
@@ -138,7 +167,7 @@ class _Allocations:
             self.past[lot] = self.lots.pop(lot)
 
     def _allocation(self, name: str) -> str:
-        lot = self.rng.choice([lot for lot in range(NAMES) if lot not in self.lots] or [0])
+        lot = self._new()
         free = self.num_blocks - sum(held.count for held in self.lots.values())
         count = free if name == "rest" else self.rng.choice((1, 1, 1, 2, 2, 3, free, free + 1))
         if 0 < count <= free:
@@ -146,11 +175,12 @@ class _Allocations:
         return f"rest {lot}" if name == "rest" else f"allocate {lot} {max(count, 1)}"
 
     def _in_flight(self) -> str:
-        if self.in_flight and self.rng.random() < 0.5:
-            return f"end {self.in_flight.pop(0)}"
         step = next((step for step in range(IN_FLIGHT) if step not in self.in_flight), None)
-        if step is None:
-            return f"end {self.in_flight.pop(0)}"
+        if step is None or (self.in_flight and self.rng.random() < 0.5):
+            last = self.rng.choice((0, 0, self.rng.randrange(len(self.in_flight))))
+            ended = self.in_flight[last]
+            del self.in_flight[: last + 1]
+            return f"end {ended}"
         self.in_flight.append(step)
         return f"begin {step}"
 
@@ -172,6 +202,8 @@ class _Requests:
         new = self.rng.choice(free or [0])
         if name.endswith("unknown"):
             return f"{name} {new} {NAMES}" if name == "fork_unknown" else f"{name} {new}"
+        if name == "add_far":
+            return f"add_far {new + self.rng.choice(FAR)}"
         if (name == "add" and free) or not self.lengths:
             self.lengths[new] = 0
             return f"add {new}"
@@ -181,6 +213,8 @@ class _Requests:
             return f"fork {old} {new}"
         if name == "fork_onto":
             return f"fork_onto {old} {self.rng.choice(list(self.lengths))}"
+        if name in ("truncate_beyond", "litter"):
+            return f"{name} {old} {self.rng.choice((1, 2, self.block_size, 2 * self.block_size))}"
         if name in ("append", "truncate"):
             return f"{name} {old} {self._count(name, old)}"
         if name == "free":

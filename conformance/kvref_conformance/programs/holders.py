@@ -20,7 +20,7 @@ class Held:
     pins: int = 0
     was_shared: bool = False
     waits_for: set[int] = field(default_factory=set)
-    """Steps in flight since before its last holder let go."""
+    """Steps in flight since before its last holder let go, pins aside."""
 
 
 @dataclass
@@ -77,28 +77,34 @@ class Holders:
         """Take back a pin of each block, and return those that are free now."""
         for block in blocks:
             self.blocks[block].pins -= 1
-        return self._idle(blocks)
+        return self._free_if_idle(blocks)
+
+    def may_unpin(self, block: int) -> bool:
+        """Say whether it is clear what a block waits for if it loses a pin: the steps it waits for anyway."""
+        held = self.blocks[block]
+        return bool(held.pins) and (bool(held.holders) or held.waits_for == set(self.steps))
 
     def end(self, step: int) -> list[int]:
-        """End a step, and return the blocks that are free now."""
-        self.steps.remove(step)
-        freed = []
-        for block, held in list(self.blocks.items()):
-            waited = step in held.waits_for
-            held.waits_for.discard(step)
-            if waited and not held.waits_for and not held.holders and not held.pins:
-                del self.blocks[block]
-                freed.append(block)
-        return freed
+        """End a step and each before it, and return the blocks that are free now."""
+        ended = self.steps[: self.steps.index(step) + 1]
+        del self.steps[: len(ended)]
+        waited = [block for block, held in self.blocks.items() if held.waits_for]
+        for block in waited:
+            self.blocks[block].waits_for.difference_update(ended)
+        return self._free_if_idle(waited)
 
     def _idle(self, blocks: Iterable[int]) -> list[int]:
-        freed = []
+        """Let blocks without holders wait for the steps in flight; return those that are free now."""
         for block in blocks:
+            if not self.blocks[block].holders:
+                self.blocks[block].waits_for = set(self.steps)
+        return self._free_if_idle(blocks)
+
+    def _free_if_idle(self, blocks: Iterable[int]) -> list[int]:
+        freed = []
+        for block in dict.fromkeys(blocks):
             held = self.blocks[block]
-            if held.holders or held.pins:
-                continue
-            held.waits_for = set(self.steps)
-            if not held.waits_for:
+            if not (held.holders or held.pins or held.waits_for):
                 del self.blocks[block]
                 freed.append(block)
         return freed
@@ -133,7 +139,7 @@ class FreeOrder:
                 wrong = f"block {block} is handed out before block {min(due)}"
             if not due and block in self.seen and not wrong:
                 wrong = f"block {block} is handed out again before blocks that never were"
-            self._drop(block)
+            self.leave(block)
         return "" if self.order == "unspecified" else wrong
 
     def _due(self) -> set[int]:
@@ -142,7 +148,8 @@ class FreeOrder:
             return set()
         return self.groups[0 if self.order == "fifo" else -1] if self.groups else set()
 
-    def _drop(self, block: int) -> None:
+    def leave(self, block: int) -> None:
+        """Let a block be free no more."""
         if block not in self.seen:
             self.fresh -= 1
             self.seen.add(block)

@@ -4,7 +4,8 @@ The interpreter of a manager performs a step, or passes it over. It writes breac
 goes, and follows the subject where the two differ, as far as there is anything to follow.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
@@ -72,18 +73,49 @@ def run(program: str, session: Session, case: Case, claims: Claims) -> Run:
 
     Raises: Failed if the subject is gone; ArgumentError if the text is no program.
     """
-    log = Log()
-    make: Callable[..., Interpreter] = import_module(f"{__package__}.{INTERPRETERS[case.verb]}").interpreter
-    performed = 0
-    try:
-        interpreter = make(session, case, claims, log)
-        for step in parse(program):
-            performed += interpreter.perform(step)
-            log.step += 1
-        interpreter.finish()
-    except Stop:
-        pass
-    return Run(tuple(log.breaches), tuple(log.trace), performed)
+    return run_beside(program, [session], case, claims)[0]
+
+
+def run_beside(program: str, sessions: Sequence[Session], case: Case, claims: Claims) -> list[Run]:
+    """Perform a program on several sessions of one subject, each step on each of them in turn.
+
+    Raises: as `run`.
+    """
+    running = [_Running(session, case, claims) for session in sessions]
+    for step in parse(program):
+        for one in running:
+            one.perform(step)
+    return [one.finish() for one in running]
+
+
+class _Running:
+    """A program that runs on one session, until a breach ends it."""
+
+    def __init__(self, session: Session, case: Case, claims: Claims) -> None:
+        self._log, self._performed, self._over = Log(), 0, False
+        module = import_module(f"{__package__}.{INTERPRETERS[case.verb]}")
+        make: Callable[..., Interpreter] = module.interpreter
+        try:
+            self._interpreter = make(session, case, claims, self._log)
+        except Stop:
+            self._over = True
+
+    def perform(self, step: Step) -> None:
+        """Perform one step."""
+        if self._over:
+            return
+        try:
+            self._performed += self._interpreter.perform(step)
+            self._log.step += 1
+        except Stop:
+            self._over = True
+
+    def finish(self) -> Run:
+        """Look once more, and return what was shown."""
+        if not self._over:
+            with suppress(Stop):
+                self._interpreter.finish()
+        return Run(tuple(self._log.breaches), tuple(self._log.trace), self._performed)
 
 
 def attempt(session: Session, operation: str, /, **arguments: Any) -> Mapping[str, Any] | Failed:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from kvref.errors import ArgumentError
 
-#: Steps of one program, and the digits of one number: more is no program that a reader could follow.
+#: Steps of one program, and the digits of one number, which hold more than 32 bits: more is no program that a
+#: reader could follow.
 MAX_STEPS = 4096
-MAX_DIGITS = 9
+MAX_DIGITS = 10
 
 _STEP = re.compile(rf"[a-z]+(?:_[a-z]+)*(?: -?[0-9]{{1,{MAX_DIGITS}}})*")
 

@@ -4,31 +4,32 @@ Steps, where r, p and c number requests and n counts tokens:
 
     add r · append r n · fork p c · truncate r n · prune r · free r
     fill r                       append as many tokens as there is room for
+    litter p n                   n children of p begin and end
     drain                        all requests end; then one takes the whole pool, and ends
-    add_again r · fork_onto p c · append_unknown r · truncate_unknown r · fork_unknown r c · prune_unknown r
-    free_unknown r               these must be refused
 
-An append that needs more blocks than are free must be refused as well. After every step all tables are read.
+`odd_requests` has the steps that must be refused, and those that may be. An append that needs more blocks
+than are free must be refused as well. After every step all tables are read. A step is passed over if the
+subject does not offer its operation.
 """
 
 from kvref_conformance.cases import Case, opening
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Failed
 from kvref_conformance.programs.breach import Log
+from kvref_conformance.programs.odd_requests import ODD, OddRequests
 from kvref_conformance.programs.running import Session, attempt, is_refused
 from kvref_conformance.programs.step import Step
 from kvref_conformance.programs.tables_judged import TablesJudged
 
 #: Step -> how many numbers it takes.
 STEPS = {
-    **dict.fromkeys(("append", "fork", "truncate", "fork_onto", "fork_unknown"), 2),
-    **dict.fromkeys(("add", "prune", "free", "fill", "add_again"), 1),
-    **dict.fromkeys(("append_unknown", "truncate_unknown", "prune_unknown", "free_unknown"), 1),
+    **dict.fromkeys(("append", "fork", "truncate", "litter"), 2),
+    **dict.fromkeys(("add", "prune", "free", "fill"), 1),
     "drain": 0,
 }
 
-#: Tokens that `fill` appends at once.
-MOST = 1024
+#: Tokens that `fill` appends at once, and children of a litter.
+MOST, LITTER = 1024, 1000
 
 
 def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Tables":
@@ -42,13 +43,22 @@ class Tables:
     def __init__(self, judged: TablesJudged, log: Log) -> None:
         self.judged, self.session, self.log = judged, judged.session, log
         self.sharing = judged.sharing
+        self.odd = OddRequests(judged, self.begun)
 
     def perform(self, step: Step) -> bool:
         """Perform a step, or pass it over."""
-        if STEPS.get(step.name) != len(step.numbers) or not getattr(self, step.name)(*step.numbers):
+        owner = self.odd if step.name in ODD else self
+        if {**STEPS, **ODD}.get(step.name) != len(step.numbers):
             return False
-        self.log.note(step, self.judged.as_told(step.numbers[: 2 if step.name == "fork" else 1]))
-        return True
+        try:
+            done: bool = getattr(owner, step.name)(*step.numbers)
+        except Failed as failed:
+            if failed.kind != "unsupported":
+                raise
+            return False
+        if done:
+            self.log.note(step, self.judged.as_told(step.numbers[: 2 if step.name == "fork" else 1]))
+        return done
 
     def finish(self) -> None:
         """Ask nothing more: every step was judged."""
@@ -58,6 +68,10 @@ class Tables:
         if request in self.sharing.rows or request < 0:
             return False
         self.judged.must("KV-BLOCK-033", "add", request=request)
+        return self.begun(request)
+
+    def begun(self, request: int) -> bool:
+        """Let a request be there that the subject has added."""
         self.sharing.add(request)
         self.judged.begin(request)
         self.judged.after_step("KV-BLOCK-032", request)
@@ -79,7 +93,7 @@ class Tables:
         else:
             whole = len(self.sharing.rows) == 1 and not self.sharing.num_tokens[request]
             also = ["KV-BLOCK-009"] if whole and not self.sharing.most(request) > count else []
-            also += ["KV-BLOCK-028"] if self.judged.was_refused(request) else []
+            also += self.judged.refused_before(request)
             self.judged.stop(f"{said}: {answer}", "KV-BLOCK-003", *also)
         return True
 
@@ -130,55 +144,20 @@ class Tables:
         self.judged.after_step("KV-BLOCK-023" if shared else "KV-BLOCK-029")
         return True
 
+    def litter(self, parent: int, count: int) -> bool:
+        """Let children of a request begin and end; whoever has no room for so many requests refuses some."""
+        if parent not in self.sharing.rows or not 0 < count <= LITTER:
+            return False
+        names = (name for name in range(parent, parent + 2 * LITTER) if name not in self.sharing.rows)
+        children = [name for name, _ in zip(names, range(count), strict=False)]
+        born = [c for c in children if not is_refused(self.session, "fork", parent=parent, child=c)]
+        for child in born:
+            self.judged.must("KV-BLOCK-023", "free", request=child)
+        self.judged.after_step("KV-BLOCK-023", parent)
+        return True
+
     def drain(self) -> bool:
         """End all requests; let one take the whole pool, and end it."""
         for request in list(self.sharing.rows):
             self.free(request)
         return self.add(0) and (self.fill(0) or True) and self.free(0)
-
-    def add_again(self, request: int) -> bool:
-        """Begin a request that is there."""
-        return request in self.sharing.rows and self._refuses("add", request=request)
-
-    def fork_onto(self, parent: int, child: int) -> bool:
-        """Fork into a request that is there."""
-        there = parent in self.sharing.rows and child in self.sharing.rows
-        return there and self._refuses("fork", parent=parent, child=child)
-
-    def append_unknown(self, request: int) -> bool:
-        """Append to a request that is not there."""
-        return self._is_new(request) and self._refuses("append", request=request, num_tokens=1)
-
-    def truncate_unknown(self, request: int) -> bool:
-        """Cut back a request that is not there."""
-        return self._is_new(request) and self._refuses("truncate", request=request, num_tokens=0)
-
-    def fork_unknown(self, parent: int, child: int) -> bool:
-        """Fork a request that is not there."""
-        new = parent != child and self._is_new(parent) and self._is_new(child)
-        return new and self._refuses("fork", parent=parent, child=child)
-
-    def prune_unknown(self, request: int) -> bool:
-        """Prune a request that is not there."""
-        windows = any(self.sharing.windows)
-        return windows and self._is_new(request) and self._refuses("prune", request=request)
-
-    def free_unknown(self, request: int) -> bool:
-        """End a request that is not there."""
-        return self._is_new(request) and self._refuses("free", request=request)
-
-    def _is_new(self, request: int) -> bool:
-        return request >= 0 and request not in self.sharing.rows
-
-    def _refuses(self, operation: str, **arguments: int) -> bool:
-        """Ask for what must be refused and change nothing."""
-        said = f"{operation}({', '.join(map(str, arguments.values()))})"
-        if not is_refused(self.session, operation, **arguments):
-            self.judged.stop(f"{said} was not refused", "KV-BLOCK-033")
-        self.judged.unchanged(f"after {said} was refused", "KV-BLOCK-033")
-        for request in arguments.values():
-            if self._is_new(request) and not is_refused(
-                self.session, "block_table", request=request, group=0
-            ):
-                self.judged.stop(f"request {request} is there after {said} was refused", "KV-BLOCK-033")
-        return True

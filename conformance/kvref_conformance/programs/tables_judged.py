@@ -5,7 +5,7 @@ those of two different states.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Failed
@@ -38,12 +38,12 @@ class TablesJudged:
         self._names = Names()
         self._cut: set[int] = set()
         """Requests that were cut back into a block that another one holds."""
-        self._refused: set[int] = set()
-        """Requests whose last append was refused."""
+        self._refused: dict[int, str] = {}
+        """Requests of which something was refused since their last append, and what that must not breach."""
         self._told = False
         """Whether this step has shown a breach, counts aside."""
 
-    def stop(self, message: str, *requirements: str) -> None:
+    def stop(self, message: str, *requirements: str) -> NoReturn:
         """Write breaches down and end the program."""
         self.log.breach(message, *requirements)
         raise Stop
@@ -62,7 +62,7 @@ class TablesJudged:
         """Let a request end: asking for its table must be refused."""
         del self.watched.tokens[request]
         self._cut.discard(request)
-        self._refused.discard(request)
+        self._refused.pop(request, None)
         if not is_refused(self.session, "block_table", request=request, group=0):
             self.stop(f"request {request} has a table after free({request})", "KV-BLOCK-033")
 
@@ -99,14 +99,14 @@ class TablesJudged:
                 if self.sharing.is_shared(request, g)
             },
         )
-        for message, requirements in out_of_form(appended, answer, len(self.groups), self.num_blocks):
+        for message, requirements in out_of_form(appended, answer, self.watched.block_sizes, self.num_blocks):
             self.stop(message, *requirements)
         for copy in appended.copies:
-            self.watched.copy(copy.source, copy.target, copy.count)
+            self.watched.copy(*copy)
         self.sharing.append(request, num_tokens)
         self.watched.grow(request, num_tokens)
         self.watched.ask()
-        refused_before = ("KV-BLOCK-028",) if request in self._refused else ()
+        refused_before = self.refused_before(request)
         for message, requirements in out_of_place(appended, self.watched):
             self._tell(message, *requirements, *refused_before)
         for check in (reachable, short_copies):
@@ -115,7 +115,7 @@ class TablesJudged:
         self._check_blocks(appended)
         for group in self.groups:
             self.watched.write(request, group, appended.start, appended.slots(group), self.log.step)
-        self._refused.discard(request)
+        self._refused.pop(request, None)
         self._read_after(appended)
         self._cut.discard(request)
         if fits:
@@ -127,11 +127,15 @@ class TablesJudged:
         """Hold the state after an append that was refused to the state before it."""
         groups = ["KV-BLOCK-031"] if len(self.groups) > 1 else []
         self.unchanged(f"after {said}, was refused,", "KV-BLOCK-028", *groups)
-        self._refused.add(request)
+        self.note_refusal(request, "KV-BLOCK-028")
 
-    def was_refused(self, request: int) -> bool:
-        """Say whether the last append of a request was refused."""
-        return request in self._refused
+    def note_refusal(self, request: int, requirement: str) -> None:
+        """Remember that something was refused of a request: its next append shows whether that changed it."""
+        self._refused[request] = requirement
+
+    def refused_before(self, request: int) -> list[str]:
+        """Return what the next append of a request breaches besides, if it goes wrong."""
+        return [self._refused[request]] if request in self._refused else []
 
     def unchanged(self, said: str, *requirements: str) -> None:
         """Hold tables and count to those before. Raises: Stop."""

@@ -1,7 +1,8 @@
 """Block tables under watch: whose tokens each request reads through the table it has.
 
-Every slot of the pool has a shadow, by block and offset, and of every token its label is known. Reading is
-asking: the subject tells the tables, and the shadow says what lies where they point.
+Every slot of the pool has a shadow in the memory of each group, by block and offset, and of every token its
+label is known. A block belongs to one group at a time: what is written there in one group is lost to the
+others. Reading is asking: the subject tells the tables, and the shadow says what lies where they point.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +45,8 @@ class WatchedTables:
     """Request -> the label of each of its tokens."""
     memory: ShadowMemory = field(default_factory=ShadowMemory)
     _written: int = 0
+    _group: dict[int, int] = field(default_factory=dict)
+    """Block -> the group that wrote it last."""
 
     def ask(self) -> None:
         """Ask for the tables of all requests.
@@ -66,13 +69,15 @@ class WatchedTables:
         """Write the labels of consecutive tokens into slots."""
         size = self.block_sizes[group]
         for position, slot in enumerate(slots, start):
-            written = Written(self.tokens[request][position] + group, request, position, step)
-            self.memory.write((slot // size, slot % size), written)
+            written = Written(self.tokens[request][position], request, position, step)
+            self._own(group, slot // size)
+            self.memory.write((group, slot // size, slot % size), written)
 
-    def copy(self, source: int, target: int, count: int) -> None:
-        """Copy the first slots of a block into another."""
+    def copy(self, group: int, source: int, target: int, count: int) -> None:
+        """Copy the first slots of a block into another, in the memory of a group."""
+        self._own(group, target)
         for offset in range(count):
-            self.memory.copy((source, offset), (target, offset))
+            self.memory.copy((group, source, offset), (group, target, offset))
 
     def misread(self, request: int, pruned: Sequence[int]) -> Iterator[Misread]:
         """Yield in each group the first position at which a request reads what is not its own.
@@ -87,8 +92,8 @@ class WatchedTables:
                 if block in self.null:
                     yield Misread(request, group, position, "nothing: its table has no block there")
                     break
-                expected = self.tokens[request][position] + group
-                if found := self.memory.differs((block, position % size), expected):
+                expected = self.tokens[request][position]
+                if found := self.memory.differs((group, block, position % size), expected):
                     where = f"(block {block}, slot {position % size})"
                     yield Misread(request, group, position, f"{found} {where}")
                     break
@@ -104,6 +109,13 @@ class WatchedTables:
         """Return every block that is in a table."""
         every = {block for rows in self.tables.values() for row in rows for block in row}
         return every - set(self.null)
+
+    def _own(self, group: int, block: int) -> None:
+        """Let a block be of one group: what the others have in it is lost."""
+        if self._group.setdefault(block, group) != group:
+            size = self.block_sizes[self._group[block]]
+            self.memory.erase((self._group[block], block, offset) for offset in range(size))
+            self._group[block] = group
 
     def _table(self, request: int, group: int) -> list[int]:
         given: Mapping[str, Any] = self.session.do("block_table", request=request, group=group)

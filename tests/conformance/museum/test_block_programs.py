@@ -29,7 +29,7 @@ EXHIBITS: dict[str, Exhibit] = {
 #: Operations that a search may take, and steps of a drawn program.
 OPERATIONS, LENGTHS = 200_000, (5, 10, 20, 40, 80)
 #: Every requirement of allocators and tables.
-REQUIREMENTS = {f"KV-BLOCK-{number:03d}" for number in (*range(1, 14), *range(20, 34))}
+REQUIREMENTS = {f"KV-BLOCK-{number:03d}" for number in (*range(1, 14), *range(20, 35))}
 
 
 def shown(exhibit: Exhibit, case: Case) -> tuple[tuple[Breach, ...], int]:

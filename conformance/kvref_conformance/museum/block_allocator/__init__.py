@@ -6,33 +6,42 @@ from kvref_conformance.museum.block_allocator.counts import (
     HoldersCountedAsBlocks,
     NegativeCountFromTheEnd,
     NeighboursOnly,
+    NothingIsEverything,
     NullBlockHandedOut,
     RefusalKeepsWhatItTook,
     SharedBlocksStayAway,
 )
+from kvref_conformance.museum.block_allocator.flight import (
+    EarlierStepsGoOn,
+    FreedUnderTheStep,
+    PinOnTheTwin,
+    TimeoutFreesThePinned,
+    UnpinnedByAnybody,
+    WaitsForTheOldestStep,
+)
 from kvref_conformance.museum.block_allocator.owners import (
     FreedAsASet,
-    FreedUnderTheStep,
     HandedOutInTurn,
+    HeldInTheFreeList,
     NegativeIdsCountFromTheEnd,
-    PinOnTheTwin,
     QueuedTwice,
     SecondHolderForgotten,
     SentinelFreed,
-    TimeoutFreesThePinned,
-    WaitsForTheOldestStep,
 )
 
 __all__ = [
+    "EarlierStepsGoOn",
     "FirstBlockKeptBack",
     "FreedAsASet",
     "FreedGoFirst",
     "FreedUnderTheStep",
     "HandedOutInTurn",
+    "HeldInTheFreeList",
     "HoldersCountedAsBlocks",
     "NegativeCountFromTheEnd",
     "NegativeIdsCountFromTheEnd",
     "NeighboursOnly",
+    "NothingIsEverything",
     "NullBlockHandedOut",
     "PinOnTheTwin",
     "QueuedTwice",
@@ -41,5 +50,6 @@ __all__ = [
     "SentinelFreed",
     "SharedBlocksStayAway",
     "TimeoutFreesThePinned",
+    "UnpinnedByAnybody",
     "WaitsForTheOldestStep",
 ]

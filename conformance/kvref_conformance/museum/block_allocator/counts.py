@@ -109,6 +109,7 @@ class FirstBlockKeptBack(ListAllocator):
     as_if="blocks that were shared once are never handed out again",
     fault="F08 accounting",
     breaks=("KV-BLOCK-009",),
+    may_also_break=("KV-BLOCK-003", "KV-BLOCK-006"),
     verbs=ALLOCATOR,
     program="allocate 0 1; touch 0; drain",
 )
@@ -172,3 +173,25 @@ class NegativeCountFromTheEnd(ListAllocator):
 
     def check_count(self, num_blocks: int) -> None:
         """Let every number pass."""
+
+
+@exhibit(
+    as_if="an allocation of no blocks was given all of them",
+    fault="F14 empty state",
+    breaks=("KV-BLOCK-001",),
+    verbs=ALLOCATOR,
+    program="allocate_none",
+)
+class NothingIsEverything(ListAllocator):
+    """The last n entries of a list are taken, and the last 0 are all of them.
+
+    A plant: a request whose next token fits its last block asks for no block, and empties the pool.
+    """
+
+    def take(self, count: int) -> list[int]:
+        """Take from the end."""
+        taken = self.free_blocks[-count:]
+        del self.free_blocks[-count:]
+        for block in taken:
+            self.holders[block] = 1
+        return taken

@@ -30,6 +30,7 @@ class InCircles(ListAllocator):
     as_if="blocks were handed out in turn, held or not",
     fault="F07 ownership",
     breaks=("KV-BLOCK-001",),
+    may_also_break=("KV-BLOCK-002", "KV-BLOCK-005", "KV-BLOCK-006", "KV-BLOCK-007", "KV-BLOCK-013"),
     verbs=ALLOCATOR,
     program="allocate 0 1; rest 1; free 1; allocate 2 1",
 )
@@ -65,6 +66,7 @@ class SecondHolderForgotten(ListAllocator):
     fault="F07 ownership",
     seen_in=("vllm-project/vllm#3347",),
     breaks=("KV-BLOCK-006",),
+    may_also_break=("KV-BLOCK-004", "KV-BLOCK-009"),
     verbs=ALLOCATOR,
     program="allocate 0 1; free_twice 0 0",
 )
@@ -149,91 +151,19 @@ class NegativeIdsCountFromTheEnd(ListAllocator):
 
 
 @exhibit(
-    as_if="a block was free while a step could still write it",
-    fault="F05 still in flight",
-    seen_in=("vllm-project/vllm#45357",),
-    breaks=("KV-BLOCK-011",),
-    verbs=ALLOCATOR,
-    features=("steps",),
-    program="rest 0; begin 0; free 0; allocate 1 1",
-)
-class FreedUnderTheStep(ListAllocator):
-    """Freeing does not wait for the step that was told to write the block.
-
-    Scheduling runs a step ahead of the device. A request ends, its blocks go to another one, and the step
-    that is still running writes the first one's tokens into them.
-    """
-
-    def release_if_idle(self, block: int) -> None:
-        """Let the block be free at once."""
-        if not self.is_kept(block):
-            self.put_back(block)
-
-
-@exhibit(
-    as_if="a block waited for the oldest step in flight only",
-    fault="F05 still in flight",
-    breaks=("KV-BLOCK-011",),
-    verbs=ALLOCATOR,
-    features=("steps",),
-    program="rest 0; begin 0; begin 1; free 0; end 0; allocate 1 1",
-)
-class WaitsForTheOldestStep(ListAllocator):
-    """With two steps in flight, a block is free when the first has ended.
-
-    A plant: one step in flight was all there was when the rule was written.
-    """
-
-    def release_if_idle(self, block: int) -> None:
-        """Wait for the wrong step."""
-        if self.steps and not self.is_kept(block):
-            self.waiting.append((block, self.steps[0]))
-        else:
-            super().release_if_idle(block)
-
-
-@exhibit(
-    as_if="the pin was put on another block than the one that is sent",
+    as_if="a block that nobody held was held and stayed in the free list",
     fault="F07 ownership",
-    seen_in=("NVIDIA/TensorRT-LLM#12648",),
-    breaks=("KV-BLOCK-012",),
+    breaks=("KV-BLOCK-001",),
     may_also_break=("KV-BLOCK-004",),
     verbs=ALLOCATOR,
-    features=("pin",),
-    program="allocate 0 2; pin 0 1; free 0; rest 1",
+    program="touch_idle 0 0",
 )
-class PinOnTheTwin(ListAllocator):
-    """Pins go to the block that holds the same tokens first, not to the one that the request has.
+class HeldInTheFreeList(ListAllocator):
+    """A hit raises the count of its block, wherever the block is.
 
-    Two requests compute one prefix at the same time. The tree keeps the first one's block, the second one's
-    is sent, and the pin is put on the tree's. Here the twin is the block before.
+    A plant: a hit on a block that was let go of has to take it from the free list. Counted alone it is handed
+    out to the next request, and two requests hold it.
     """
 
-    def pin(self, blocks: list[int]) -> None:
-        """Pin the twins."""
-        super().pin([max(block - 1, 0) for block in blocks])
-
-    def unpin(self, blocks: list[int]) -> None:
-        """Unpin the twins."""
-        super().unpin([max(block - 1, 0) for block in blocks])
-
-
-@exhibit(
-    as_if="the end of a request freed what was pinned for a transfer",
-    fault="F05 still in flight",
-    seen_in=("NVIDIA/TensorRT-LLM#14565",),
-    breaks=("KV-BLOCK-012",),
-    may_also_break=("KV-BLOCK-004",),
-    verbs=ALLOCATOR,
-    features=("pin",),
-    program="rest 0; pin 0; free 0; allocate 1 1",
-)
-class TimeoutFreesThePinned(ListAllocator):
-    """A request that times out is cleaned up although its blocks are still being sent.
-
-    The transfer goes on reading, and sends what the next owner writes.
-    """
-
-    def is_kept(self, block: int) -> bool:
-        """Ask for holders only."""
-        return self.holders[block] > 0
+    def check_somebody_holds(self, blocks: Iterable[int]) -> None:
+        """Let free blocks pass."""

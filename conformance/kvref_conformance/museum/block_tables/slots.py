@@ -12,7 +12,7 @@ TABLES = ("block_tables",)
     fault="F02 unit",
     seen_in=("vllm-project/vllm#54359", "vllm-project/vllm#51031"),
     breaks=("KV-BLOCK-020",),
-    may_also_break=("KV-BLOCK-021", "KV-BLOCK-022", "KV-BLOCK-024"),
+    may_also_break=("KV-BLOCK-021", "KV-BLOCK-022", "KV-BLOCK-024", "KV-BLOCK-028", "KV-BLOCK-034"),
     verbs=TABLES,
     block_sizes=(4,),
     program="add 0; append 0 5",
@@ -20,8 +20,8 @@ TABLES = ("block_tables",)
 class SlotsOfKernelBlocks(ListTables):
     """The table counts in one block size and the slots in another.
 
-    The manager's blocks hold 640 tokens, those of the kernel 128, and the mapping multiplies by the wrong one:
-    thousands of tokens share a few hundred slots.
+    The manager's blocks hold 640 tokens, those of the kernel 128, and the mapping multiplies by the wrong
+    one: thousands of tokens share a few hundred slots.
     """
 
     def slot(self, request: int, group: int, position: int) -> int:
@@ -35,7 +35,7 @@ class SlotsOfKernelBlocks(ListTables):
     fault="F21 one path only",
     seen_in=("NVIDIA/TensorRT-LLM#13320",),
     breaks=("KV-BLOCK-020", "KV-BLOCK-032"),
-    may_also_break=("KV-BLOCK-004", "KV-BLOCK-021"),
+    may_also_break=("KV-BLOCK-004", "KV-BLOCK-021", "KV-BLOCK-022", "KV-BLOCK-033", "KV-BLOCK-034"),
     verbs=TABLES,
     block_sizes=(4,),
     program="add 0; append 0 1; append 0 4",
@@ -67,7 +67,7 @@ class TableFrozen(ListTables):
     fault="F02 unit",
     seen_in=("vllm-project/vllm-ascend#14536",),
     breaks=("KV-BLOCK-020", "KV-BLOCK-031"),
-    may_also_break=("KV-BLOCK-003", "KV-BLOCK-021"),
+    may_also_break=("KV-BLOCK-003", "KV-BLOCK-021", "KV-BLOCK-034"),
     verbs=TABLES,
     block_sizes=(4, 2),
     features=("groups",),
@@ -90,6 +90,7 @@ class SlotsByTheFirstGroup(ListTables):
     as_if="rows moved up when a request ended, and their requests did not",
     fault="F18 row mapping",
     breaks=("KV-BLOCK-021",),
+    may_also_break=("KV-BLOCK-032",),
     verbs=TABLES,
     block_sizes=(4,),
     program="add 0; add 1; add 2; append 2 1; free 0",
@@ -114,7 +115,7 @@ class RowsMoveUp(ListTables):
     as_if="blocks were handed out in turn, held or not",
     fault="F07 ownership",
     breaks=("KV-BLOCK-022",),
-    may_also_break=("KV-BLOCK-021",),
+    may_also_break=("KV-BLOCK-021", "KV-BLOCK-024"),
     verbs=TABLES,
     block_sizes=(4,),
     program="add 0; append 0 1; add 1; fill 1; free 1; add 2; append 2 1",
