@@ -15,4 +15,4 @@ for cache in (PrefixCache(16, block_size=4), RadixCache(16, block_size=4)):
     for request in range(3):
         cache.finish(request)
     print(f"  {cache.num_free} of 16 blocks can be had, and the question is still there:", end=" ")
-    print(cache.admit(3, question + [7, 8]).num_cached_tokens, "tokens hit")
+    print(cache.admit(3, [*question, 7, 8]).num_cached_tokens, "tokens hit")
