@@ -8,7 +8,7 @@ says so, a decoded token where `check_decode_capacity` does; the reserve of `Pre
 is left out. The `Req` is a stand-in with the attributes that are read, and the adapter keeps one for each
 request.
 
-Choices: page 0 is never handed out; a node goes as a whole.
+Choices: page 0 is never handed out; a node goes as a whole, and one that is split was used in both halves.
 Source: SGLang 0.5.23, python/sglang/srt/mem_cache/{radix_cache,allocation,common,prefill_budget}.py,
 mem_cache/allocator/{token,paged}.py, managers/{schedule_policy,scheduler,schedule_batch}.py.
 """
