@@ -8,7 +8,6 @@ import pytest
 from kvref.errors import OutOfBlocksError
 from kvref_conformance.cases import Case, opening
 from kvref_conformance.claims import Claims
-from kvref_conformance.contracts import Failed
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.managers import MANAGERS
 from kvref_conformance.programs.running import Run, run
