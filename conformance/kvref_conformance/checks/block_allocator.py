@@ -98,6 +98,7 @@ def refused_allocation_takes_nothing(trial: Trial) -> None:
         ),
         beside(pools(MIXED)),
         walks(),
+        late,
     ),
 )
 def every_free_block_can_be_had(trial: Trial) -> None:

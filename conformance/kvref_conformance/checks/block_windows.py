@@ -20,7 +20,8 @@ SLID = (
 SLID_APART = (
     "add 0; append 0 2b+1; prune 0; fork 0 1; append 1 1; append 0 2b; prune 0; append 1 b; free 0; prune 1; "
     "add 0; append 0 2b; fork 1 2; append 2 1; prune 0; free 1; prune 2; append 2 b; free 2; append 0 b; "
-    "prune 0; drain; add 0; append 0 3b; prune 0; add 1; fill 1; fork 0 2; free 1; free 2; drain; add 0; "
+    "prune 0; drain; add 0; append 0 3b; prune 0; add 1; fill 1; fork 0 2; free 2; add 2; "
+    "append 2 1; free 1; drain; add 0; "
     "append 0 b+1; fork 0 1; append 1 2b; prune 1; prune 0; append 0 1"
 )
 #: A pruned request is cut back as far as its window allows, and grows again.
@@ -53,6 +54,12 @@ def count_follows_windows(trial: Trial) -> None:
 def pruned_request_gives_back_what_it_held(trial: Trial) -> None:
     """A pruned request ends, and the child it had: what was pruned is not given back again."""
     expect_unbroken(trial, "KV-BLOCK-029")
+
+
+@check("KV-BLOCK-009", verbs=TABLES, operations=PRUNES, features=("pruning",), cases=windowed(SLID_APART))
+def all_blocks_of_windows_come_back(trial: Trial) -> None:
+    """Requests slide beside each other and end: one request can take the whole pool."""
+    expect_unbroken(trial, "KV-BLOCK-009")
 
 
 @check(

@@ -94,7 +94,7 @@ class WatchedPool:
         self.all_can_be_had(requirement, "when all this was let go of", requirement)
 
     def all_can_be_had(self, requirement: str, when: str, *also: str) -> None:
-        """Hand out all free blocks, and let go of them: none is missing, and none is somebody's.
+        """Hand out all free blocks, ask for one more, and let go: none is missing, and none is somebody's.
 
         A block that is somebody's breaches `also` beside what keeps it his.
         """
@@ -103,6 +103,9 @@ class WatchedPool:
             given = self._allocate(NOBODY, len(piece), (requirement,), f"{when}: ", also)
             self.holders.take(given, NOBODY)
             blocks += given
+        more = attempt(self.session, "allocate", num_blocks=1)
+        if not isinstance(more, Failed):
+            self._handed_out(more["blocks"], NOBODY, 1, f"{when}: ", also)  # nobody's block is left
         if blocks:
             self.let_go(blocks)
 
