@@ -150,6 +150,7 @@ def count_follows_allocations(trial: Trial) -> None:
         ),
         at_length(pools(BEYOND_TWO_BYTES_OF_HOLDERS, num_blocks=(2,))),
         walks(),
+        late,
     ),
 )
 def block_stays_until_the_last_holder_lets_go(trial: Trial) -> None:

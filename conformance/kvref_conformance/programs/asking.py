@@ -148,6 +148,23 @@ def grouped(*programs: str, num_blocks: int = 12) -> Lattice:
     return cases
 
 
+def tight(program: str) -> Lattice:
+    """Return cases of three groups in which any of them may be the one that lacks a block.
+
+    The pools hold a block of each group, and about as many tokens as the largest block.
+    """
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
+        return [
+            _case(manager, sized(program, sizes[0]), sizes[0], block_sizes=_listed(sizes), num_blocks=count)
+            for sizes in _groups(claims, level)[-1:]
+            for edge in (len(sizes), sum(-(-max(sizes) // size) for size in sizes))
+            for count in range(edge, edge + 3)
+        ]
+
+    return cases
+
+
 def windowed(*programs: str, num_blocks: int = 12, thorough: bool = False) -> Lattice:
     """Return cases with a window that ends inside a block, at its edge, and beyond; also beside no window.
 

@@ -137,7 +137,11 @@ class _Allocations:
         return self._of_a_lot(name)
 
     def _of_a_lot(self, name: str) -> str:
-        pinned = [lot for lot, held in self.lots.items() if held.pins]
+        pinned = [
+            lot
+            for lot, held in self.lots.items()
+            if held.pins and (name != "free_pinned" or not held.holders)
+        ]
         wants_pins = name.startswith("unpin") or name == "free_pinned"
         lot = self.rng.choice(pinned if wants_pins and pinned else list(self.lots))
         count = self.lots[lot].count
@@ -213,8 +217,10 @@ class _Requests:
             return f"fork {old} {new}"
         if name == "fork_onto":
             return f"fork_onto {old} {self.rng.choice(list(self.lengths))}"
-        if name in ("truncate_beyond", "litter"):
-            return f"{name} {old} {self.rng.choice((1, 2, self.block_size, 2 * self.block_size))}"
+        if name == "litter":
+            return f"{name} {old} {self.rng.choice((1, 2, 5))}"
+        if name == "truncate_beyond":
+            return f"{name} {old} {self.rng.choice((1, 2, self.block_size, 2**16))}"
         if name in ("append", "truncate"):
             return f"{name} {old} {self._count(name, old)}"
         if name == "free":
@@ -229,6 +235,8 @@ class _Requests:
             count = max(0, min(had, self.rng.choice((had - 1, edge, edge - 1, self.rng.randint(0, had)))))
             self.lengths[request] = count
             return count
-        count = self.rng.choice((1, 1, 2, size, size + 1, max(1, size - 1), 2 * size + 1, 20 * size))
+        count = self.rng.choice(
+            (1, 1, 2, size, size + 1, max(1, size - 1), 2 * size + 1, 20 * size, 2**16 + 1)
+        )
         self.lengths[request] = had + (count if count < 20 * size else 0)
         return count

@@ -57,7 +57,8 @@ class OddCalls:
     def perform(self, name: str, *numbers: int) -> bool:
         """Perform a step, or pass it over."""
         operation, _, how = name.partition("_")
-        self.pool.all_can_be_had("KV-BLOCK-003", f"before {name}")
+        if operation in ("pin", "unpin") and not self.pool.has_pins:
+            return False
         done: bool = getattr(self, how)(operation, *numbers)
         return done
 
@@ -69,20 +70,20 @@ class OddCalls:
         blocks = self.lots.own(lot, at)
         if operation == "free":
             blocks = [b for b in self.lots.in_requests(lot, at) if not self.holders.blocks[b].pins]
-        for block in blocks:
-            held = self.holders.blocks[block]
-            times = (held.holders if operation == "free" else held.pins) + 1
-            if times > MAX_LIST:
-                return False
-            self.pool.must_not(operation, "KV-BLOCK-006", blocks=[block] * times)
-        if blocks:
-            self.pool.prove_held("KV-BLOCK-006", blocks)
-        return bool(blocks)
+        held = [self.holders.blocks[block] for block in blocks]
+        times = sum(one.holders if operation == "free" else one.pins for one in held) + 1
+        if not blocks or times > MAX_LIST:
+            return False
+        self._before(operation)
+        self.pool.must_not(operation, "KV-BLOCK-006", blocks=blocks * times)
+        self.pool.prove_held("KV-BLOCK-006", blocks)
+        return True
 
     def again(self, operation: str, lot: int, at: int) -> bool:
         """Free a block that its allocation has let go of and that nobody holds."""
         blocks = [b for b in self.lots.had(lot, at) if self.holders.state(b) in (FREE, FENCED)]
         if blocks:
+            self._before(operation)
             self.pool.must_not(operation, "KV-BLOCK-006", blocks=blocks)
             after = f"after block {blocks[0]} was freed again, and refused"
             self.pool.all_can_be_had("KV-BLOCK-006", after, "KV-BLOCK-006")
@@ -95,6 +96,7 @@ class OddCalls:
         idle = [block for block in own if self.holders.state(block) == FREE]
         if not 0 <= k < len(idle) or not all(map(self.lots.may_begin, lots)):
             return False
+        self._before(operation)
         if lots:
             self._hold_idle(operation, lots[0], idle[k])
             return True
@@ -115,15 +117,18 @@ class OddCalls:
         """Name ids that are a block's if they are cut to fewer bits."""
         blocks = self._may_name(operation, lot, at)
         aliases = [block + 2**width for block in blocks for width in WIDTHS]
-        for foreign in (block for block in aliases if block >= self.pool.num_blocks):
-            self.pool.must_not(operation, "KV-BLOCK-007", blocks=[foreign])
-        if blocks:
+        foreign = [block for block in aliases if block >= self.pool.num_blocks]
+        if foreign:
+            self._before(operation)
+            for block in foreign:
+                self.pool.must_not(operation, "KV-BLOCK-007", blocks=[block])
             self.pool.prove_held("KV-BLOCK-007", blocks)
-        return bool(blocks)
+        return bool(foreign)
 
     def negative(self, operation: str, count: int) -> bool:
         """Ask for fewer blocks than none."""
         if count > 0:
+            self._before(operation)
             self.pool.must_not(operation, "KV-BLOCK-013", num_blocks=-count)
             after = f"after allocate({-count}) was refused"
             self.pool.all_can_be_had("KV-BLOCK-013", after, "KV-BLOCK-013")
@@ -131,6 +136,7 @@ class OddCalls:
 
     def none(self, operation: str) -> bool:
         """Name no block, or ask for none."""
+        self._before(operation)
         named: dict[str, Any] = {"num_blocks": 0} if operation == "allocate" else {"blocks": []}
         answer = attempt(self.pool.session, operation, **named)
         if not isinstance(answer, Failed) and answer.get("blocks"):
@@ -148,6 +154,7 @@ class OddCalls:
             blocks *= max(times, 0)
         if not 2 <= len(blocks) <= MAX_LIST:
             return False
+        self._before(operation)
         refused = isinstance(attempt(self.pool.session, operation, blocks=blocks), Failed)
         if not refused and operation == "free":
             self.pool.order.put(self.holders.let_go(blocks))
@@ -162,6 +169,7 @@ class OddCalls:
         blocks = [block for block in self.lots.own(lot, at) if self.holders.state(block) == FENCED]
         if not blocks:
             return False
+        self._before(operation)
         if not isinstance(attempt(self.pool.session, operation, blocks=blocks), Failed):
             self.holders.blocks.update({block: Held(lot) for block in blocks})
         self.pool.count("KV-BLOCK-004")
@@ -173,12 +181,17 @@ class OddCalls:
         blocks = [block for block in self.lots.own(lot, at) if self.holders.state(block) == PINNED]
         if not blocks:
             return False
+        self._before(operation)
         refused = isinstance(attempt(self.pool.session, operation, blocks=blocks), Failed)
         self.pool.count("KV-BLOCK-004", "KV-BLOCK-012")
         self.pool.all_can_be_had("KV-BLOCK-012", f"after block {blocks[0]} was freed, which is pinned")
         if not refused:
             raise Stop
         return True
+
+    def _before(self, operation: str) -> None:
+        """See that all is well before a step is held to have changed nothing."""
+        self.pool.all_can_be_had("KV-BLOCK-003", f"before {operation} is called")
 
     def _hold_idle(self, operation: str, lot: int, block: int) -> None:
         if not isinstance(attempt(self.pool.session, operation, blocks=[block]), Failed):
@@ -192,6 +205,7 @@ class OddCalls:
 
     def _foreign(self, operation: str, lot: int, block: int) -> bool:
         blocks = self._may_name(operation, lot)
+        self._before(operation)
         self.pool.must_not(operation, "KV-BLOCK-007", blocks=[*blocks, block])
         self.pool.prove_held("KV-BLOCK-007", blocks)
         return True

@@ -29,7 +29,7 @@ class WatchedPool:
 
     def __init__(self, session: Session, num_blocks: int, claims: Claims, log: Log) -> None:
         self.session, self.num_blocks, self.log = session, num_blocks, log
-        self.null = has_null(claims)
+        self.null, self.has_pins = has_null(claims), "pin" in claims.features
         self.holders = Holders(num_blocks - self.null)
         self.order = FreeOrder(claims.choice("free-order"), self.holders.capacity)
         self._free_count = FreeCount(session, num_blocks, claims, log)
