@@ -57,10 +57,10 @@ class Copies(Generic[Key]):
 
     def add_new(self, keys: Sequence[Key], blocks: Sequence[int]) -> bool:
         """Let blocks without a key be copies, one a key, if no key has one yet; say whether they are."""
-        first = self._first
-        if not first.keys().isdisjoint(keys) or len(set(keys)) < len(keys):
+        new = dict(zip(keys, blocks, strict=True))
+        if len(new) < len(keys) or not self._first.keys().isdisjoint(new):
             return False
-        first.update(zip(keys, blocks, strict=True))
+        self._first.update(new)
         self._keys.update(zip(blocks, keys, strict=True))
         return True
 

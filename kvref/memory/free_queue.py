@@ -11,7 +11,7 @@ Source: vLLM's free queue (`plain="front"`; before 2026 all blocks joined at the
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, KeysView
+from collections.abc import Iterable, KeysView, Sequence
 
 from kvref.errors import ArgumentError
 
@@ -47,7 +47,7 @@ class FreeQueue:
         """Take `count` blocks from the front; return them, and those of them that were cached until now."""
         take = self._order.popitem
         blocks = [take(last=False)[0] for _ in range(count)]
-        evicted = self._cached_of(blocks)
+        evicted = self._cached_of(blocks) if self.num_cached else []
         self.cached.difference_update(evicted)
         self.num_cached -= len(evicted)
         return blocks, evicted
@@ -58,17 +58,15 @@ class FreeQueue:
             del self._order[block]
             self.num_cached -= block in self.cached
 
-    def join(self, blocks: list[int]) -> None:
+    def join(self, blocks: Sequence[int]) -> None:
         """Add blocks: the cached at the back, the plain at their end, either in the order given."""
-        kept = self.cached.intersection(blocks)
+        order, kept = self._order, self._cached_of(blocks)
         self.num_cached += len(kept)
-        order = self._order
         if self._front and len(kept) < len(blocks):
-            for block in reversed(blocks):
-                if block not in kept:
-                    order[block] = None
-                    order.move_to_end(block, last=False)
-            blocks = [block for block in blocks if block in kept]
+            for block in [block for block in reversed(blocks) if block not in self.cached]:
+                order[block] = None
+                order.move_to_end(block, last=False)
+            blocks = kept
         for block in blocks:
             order[block] = None
 
@@ -77,11 +75,9 @@ class FreeQueue:
         self.num_cached -= block in self.cached and block in self._order
         self.cached.discard(block)
 
-    def _cached_of(self, blocks: list[int]) -> list[int]:
-        if not self.num_cached:
-            return []
+    def _cached_of(self, blocks: Sequence[int]) -> list[int]:
         if self.cached.issuperset(blocks):
-            return blocks.copy()
+            return list(blocks)
         return [block for block in blocks if block in self.cached]
 
     def check_invariants(self) -> None:

@@ -76,7 +76,7 @@ class PrefixIndex(Generic[Key]):
 
         Raises: OutOfBlocksError if fewer are free, those of the hits that nobody holds not counted.
         """
-        pool = self.pool
+        pool, holdings = self.pool, self.pool.holdings
         if num_blocks + len(hits) > pool.num_free:
             free = pool.num_free - sum(map(pool.is_free, hits))
             if num_blocks > free:
@@ -84,8 +84,8 @@ class PrefixIndex(Generic[Key]):
                     f"{num_blocks} blocks are needed, but {free} of {pool.capacity} can be had "
                     "(KV-PREFIX-018 evict-before-refuse)"
                 )
-        pool.touch(hits)
-        blocks, evicted = pool.allocate(num_blocks)
+        holdings.touch(hits)
+        blocks, evicted = holdings.allocate(num_blocks)
         self._forget(evicted)
         self.evictions += len(evicted)
         return blocks
@@ -121,7 +121,7 @@ class PrefixIndex(Generic[Key]):
 
     def release(self, row: Sequence[int]) -> None:
         """Let go of a request's blocks, given from its first token's on."""
-        self.pool.free(row[::-1] if self.profile.release == "tail_first" else row)
+        self.pool.holdings.free(row[::-1] if self.profile.release == "tail_first" else row)
 
     def keys(self) -> set[Key]:
         """Return the keys that a block holds."""
@@ -168,7 +168,7 @@ class PrefixIndex(Generic[Key]):
     def _published(self, blocks: Sequence[int], contents: Sequence[Content] | None) -> None:
         if contents is not None:
             self._contents.update(zip(blocks, contents, strict=True))
-        self.pool.mark_cached(blocks)
+        self.pool.holdings.mark_cached(blocks)
 
     def _forget(self, blocks: Sequence[int]) -> None:
         self.lost = self._copies.drop(blocks)

@@ -28,7 +28,8 @@ from typing import NamedTuple
 
 from kvref.arrays import check_count
 from kvref.errors import LengthError, UnknownRequestError
-from kvref.memory.blocks import Allocation, BlockPool
+from kvref.memory.blocks import BlockPool
+from kvref.memory.holdings import Allocation
 from kvref.memory.ids import as_ids
 from kvref.memory.rows import Row, as_windows
 
