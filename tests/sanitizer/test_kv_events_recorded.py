@@ -5,6 +5,7 @@ The recordings are made by `record_vllm.py`, `record_sglang.py` and `record_dyna
 
 import gzip
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,11 @@ DATA = Path(__file__).parents[1] / "data" / "kv_events"
 ADAPTERS = {"sql": "/adapters/sql", "law": "/adapters/law"}
 #: Recording of vLLM -> PYTHONHASHSEED of the run, and its block size.
 RUNS = {"vllm-int": ("vllm-none-hash", 4), "vllm-whole": ("7", 8)}
+
+
+#: A row of the table in the page of reports: recording, copies, faults, requirements.
+ROW = re.compile(r"^\| `([\w.-]+\.gz)` \| `(\w+)` \| (\d+) \| ?(.*?) ?\|$", re.MULTILINE)
+REPORTS = Path(__file__).parents[2] / "conformance" / "reports" / "README.md"
 
 
 def report_of(name: str, **given: Any) -> KVEventReport:
@@ -161,3 +167,21 @@ def test_history_of_the_same_run_is_clean(name: str) -> None:
     assert sum(len(event.keys) for event in removed) == evicted
     answers = [e.answer for message in told for _, e in message.read() if isinstance(e, Lookup)]
     assert sum(answer > 0 for answer in answers) >= kinds["hit"] > 20
+
+
+@pytest.mark.parametrize("row", ROW.findall(REPORTS.read_text()), ids=lambda row: f"{row[0]} {row[1]}")
+def test_page_of_reports_counts_what_is_found(row: tuple[str, str, str, str]) -> None:
+    """Each row of the page is what the command finds."""
+    name, copies, faults, rules = row
+    report = report_of(name, copies=copies, max_findings=100)
+    assert (len(report.findings), sorted({f.requirement for f in report.findings})) == (
+        int(faults),
+        rules.split(", ") if rules else [],
+    )
+
+
+def test_page_of_reports_has_each_engine() -> None:
+    """The table is read, and names the recordings of all three."""
+    names = [row[0] for row in ROW.findall(REPORTS.read_text())]
+    assert {name.partition("-")[0] for name in names} == {"vllm", "sglang", "dynamo"}
+    assert len(names) == 9
