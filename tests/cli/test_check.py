@@ -412,9 +412,10 @@ def test_a_case_that_a_check_was_not_made_for_exits_with_2(folder: Path) -> None
     assert "was not made for this case" in result.output
 
 
-#: The command line, with Ctrl-C heard even where the tests themselves were started with it ignored.
+#: The command line, with Ctrl-C and a hangup heard even where the tests were started with them ignored.
 START = (
     "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL); "
     "runpy.run_module('kvref.cli', run_name='__main__', alter_sys=True)"
 )
 
