@@ -4,17 +4,14 @@ import random
 from typing import Any
 
 import pytest
+from exhibits import OPERATIONS, breaks, breaks_without, finds
 
 from kvref_conformance.cases import PROGRAM, Case, opening
 from kvref_conformance.host.inprocess import InProcessHost
-from kvref_conformance.journal import Entry, Journaled
-from kvref_conformance.managers import MANAGERS
 from kvref_conformance.museum import block_allocator, block_sharing, block_tables
 from kvref_conformance.museum.diagnose_managers import diagnose_manager
 from kvref_conformance.museum.exhibit import Exhibit
 from kvref_conformance.oracle import Oracle
-from kvref_conformance.programs.breach import Breach
-from kvref_conformance.programs.drawn import draw_case
 from kvref_conformance.programs.running import run
 from kvref_conformance.programs.shrinking import shrink_program, steps_of
 from kvref_conformance.runner.evaluate import evaluate, plan
@@ -26,23 +23,8 @@ EXHIBITS: dict[str, Exhibit] = {
     for name, value in vars(module).items()
     if isinstance(value, type) and "exhibit" in vars(value)
 }
-#: Operations that a search may take, and steps of a drawn program.
-OPERATIONS, LENGTHS = 200_000, (5, 10, 20, 40, 80)
 #: Every requirement of allocators and tables.
 REQUIREMENTS = {f"KV-BLOCK-{number:03d}" for number in (*range(1, 14), *range(20, 35))}
-
-
-def shown(exhibit: Exhibit, case: Case) -> tuple[tuple[Breach, ...], int]:
-    """Return what a program breaches on an exhibit, and how many operations it takes."""
-    journal: list[Entry] = []
-    session = Journaled(InProcessHost(exhibit.subject()).open(case.verb, **opening(case)), journal)
-    ran = run(str(case.option(PROGRAM)), session, case, exhibit.subject.claims)
-    return ran.breaches, len(journal)
-
-
-def breaks(exhibit: Exhibit, case: Case) -> bool:
-    """Say whether a program shows what an exhibit breaks."""
-    return any(breach.requirement in exhibit.breaks for breach in shown(exhibit, case)[0])
 
 
 def own_case(exhibit: Exhibit) -> Case:
@@ -81,11 +63,7 @@ def test_program_shows_the_fault(name: str) -> None:
 def test_no_step_of_the_program_can_be_left_out(name: str) -> None:
     """It is the shortest known: without any one step of several the fault does not show."""
     exhibit = EXHIBITS[name]
-    case = own_case(exhibit)
-    steps = steps_of(case)
-    for at in range(len(steps) if len(steps) > 1 else 0):
-        shorter = "; ".join(steps[:at] + steps[at + 1 :])
-        assert not breaks(exhibit, case.with_options(**{PROGRAM: shorter})), shorter
+    assert not list(breaks_without(exhibit, own_case(exhibit)))
 
 
 @pytest.mark.parametrize("name", EXHIBITS)
@@ -105,20 +83,7 @@ def test_fault_is_recognised(name: str) -> None:
 def test_search_finds_the_fault_and_makes_it_short(name: str) -> None:
     """Seeded programs show it within the limit, and the shortest left has two steps more at most."""
     exhibit = EXHIBITS[name]
-    manager, claims = exhibit.verbs[0], exhibit.subject.claims
-    operations = tuple(
-        name
-        for name, operation in MANAGERS[manager].operations.items()
-        if operation.feature is None or operation.feature in claims.features
-    )
-    rng, spent = random.Random(exhibit.name), 0
-    while spent < OPERATIONS:
-        case = draw_case(manager, rng, claims, operations, rng.choice(LENGTHS))
-        breaches, count = shown(exhibit, case)
-        spent += count
-        if any(breach.requirement in exhibit.breaks for breach in breaches):
-            break
-    else:
-        pytest.fail(f"not found in {spent} operations")
+    case = next(finds(exhibit, random.Random(exhibit.name)), None)
+    assert case, f"not found in {OPERATIONS} operations"
     short = shrink_program(case, lambda tried: breaks(exhibit, tried))
     assert len(steps_of(short)) <= len(steps_of(own_case(exhibit))) + 2, short.option(PROGRAM)

@@ -2,17 +2,15 @@
 
 import random
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 import pytest
+from exhibits import breaks, breaks_without, finds
 
 from kvref_conformance.cases import PROGRAM, Case, opening
 from kvref_conformance.host.inprocess import InProcessHost
-from kvref_conformance.journal import Entry, Journaled
-from kvref_conformance.managers import MANAGERS
 from kvref_conformance.museum.exhibit import Exhibit
-from kvref_conformance.programs.breach import Breach
-from kvref_conformance.programs.drawn import draw_case
 from kvref_conformance.programs.running import run
 from kvref_conformance.programs.shrinking import shrink_program, steps_of
 from kvref_conformance.subjects.lists import Lists, RadixOfLists
@@ -28,27 +26,12 @@ EXHIBITS: dict[str, Exhibit] = {
 #: Faults that no one run shows: a second process does.
 ACROSS_RUNS = {"KeysOfThisProcess"}
 SHOWN = [name for name in EXHIBITS if name not in ACROSS_RUNS]
-#: Operations that a search may take, and steps of a drawn program.
-OPERATIONS, LENGTHS = 200_000, (5, 10, 20, 40, 80)
 #: Finds that are made short, for where one ends depends on where it began.
 FINDS = 8
 #: Every requirement of prefix caches, keys, events and indexes.
 REQUIREMENTS = {
     f"KV-PREFIX-{number:03d}" for number in (*range(1, 29), *range(30, 35), *range(40, 47), *range(50, 54))
 }
-
-
-def shown(exhibit: Exhibit, case: Case) -> tuple[tuple[Breach, ...], int]:
-    """Return what a program breaches on an exhibit, and how many operations it takes."""
-    journal: list[Entry] = []
-    session = Journaled(InProcessHost(exhibit.subject()).open(case.verb, **opening(case)), journal)
-    ran = run(str(case.option(PROGRAM)), session, case, exhibit.subject.claims)
-    return ran.breaches, len(journal)
-
-
-def breaks(exhibit: Exhibit, case: Case) -> bool:
-    """Say whether a program shows what an exhibit breaks."""
-    return any(breach.requirement in exhibit.breaks for breach in shown(exhibit, case)[0])
 
 
 def own_case(exhibit: Exhibit) -> Case:
@@ -83,36 +66,14 @@ def test_program_shows_the_fault(name: str) -> None:
 def test_no_step_of_the_program_can_be_left_out(name: str) -> None:
     """It is the shortest known: without any one step the fault does not show."""
     exhibit = EXHIBITS[name]
-    case = own_case(exhibit)
-    steps = steps_of(case)
-    for at in range(len(steps)):
-        shorter = "; ".join(steps[:at] + steps[at + 1 :])
-        assert not breaks(exhibit, case.with_options(**{PROGRAM: shorter})), shorter
+    assert not list(breaks_without(exhibit, own_case(exhibit)))
 
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_search_finds_the_fault_and_makes_it_short(name: str) -> None:
     """Seeded programs show it within the limit, and one of the first is left with two steps more at most."""
     exhibit = EXHIBITS[name]
-    manager, claims = exhibit.verbs[0], exhibit.subject.claims
-    operations = tuple(
-        name
-        for name, operation in MANAGERS[manager].operations.items()
-        if operation.feature is None or operation.feature in claims.features
-    )
     most = len(steps_of(own_case(exhibit))) + 2
-    rng, spent, short = random.Random(exhibit.name), 0, ""
-    for _ in range(FINDS):
-        while spent < OPERATIONS:
-            case = draw_case(manager, rng, claims, operations, rng.choice(LENGTHS))
-            breaches, count = shown(exhibit, case)
-            spent += count
-            if any(breach.requirement in exhibit.breaks for breach in breaches):
-                break
-        else:
-            pytest.fail(f"not found in {spent} operations")
-        found = shrink_program(case, lambda tried: breaks(exhibit, tried))
-        short = str(found.option(PROGRAM))
-        if len(steps_of(found)) <= most:
-            return
-    pytest.fail(f"{FINDS} finds, and none was made as short as {most} steps: {short}")
+    cases = islice(finds(exhibit, random.Random(exhibit.name)), FINDS)
+    short = (shrink_program(case, lambda tried: breaks(exhibit, tried)) for case in cases)
+    assert any(len(steps_of(case)) <= most for case in short), f"of {FINDS} finds none has {most} steps"
