@@ -54,7 +54,7 @@ def with_cache(cache: Any, features: tuple[str, ...] = OF_PREFIXES, **choices: s
     [
         (Lists, {33}),
         (RadixOfLists, {23, 30, 31, 32, 33, 50, 51, 52, 53}),
-        (ReferenceMemory, {*range(40, 47), *range(50, 54)}),
+        (ReferenceMemory, set()),
         (ReferenceRadix, {23, *range(30, 34), *range(40, 47), *range(50, 54)}),
     ],
 )

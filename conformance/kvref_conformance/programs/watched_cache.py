@@ -33,10 +33,12 @@ class WatchedCache:
         self.num_blocks = int(case.option("num_blocks"))
         self.null = claims.choice("null-block") == "reserved"
         self.capacity = self.num_blocks - self.null
-        self.cells = Cells(weak="hash_bits" in case.options)
+        weak = "hash_bits" in case.options
+        self.cells = Cells(weak=weak)
         self.ledger = Ledger.under(claims, case.block_size, self.capacity)
         each_copy = claims.choice("event-copies") == "each_copy"
-        self.mirror = Mirror(self.ledger, log, "events" in claims.features, each_copy)
+        tells = "events" in claims.features and not weak  # a key that collides has no one meaning
+        self.mirror = Mirror(self.ledger, log, tells, each_copy)
         self.drift = 0
         """By how much the subject's count of free blocks was off, last time."""
         self.order = Order(claims.choice("eviction-order"), self.capacity, case.block_size)

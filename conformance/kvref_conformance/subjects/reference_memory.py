@@ -7,7 +7,12 @@ groups stand in one list each.
 from kvref.memory.blocks import BlockPool
 from kvref.memory.tables import BlockTables
 from kvref_conformance.claims import Claims
-from kvref_conformance.subjects.reference_prefix import NAMESPACES, ReferenceKeys, ReferencePrefixCache
+from kvref_conformance.subjects.reference_prefix import (
+    NAMESPACES,
+    ReferenceIndex,
+    ReferenceKeys,
+    ReferencePrefixCache,
+)
 
 NULL = -1
 
@@ -105,10 +110,11 @@ class ReferenceMemory:
     claims = Claims(
         name="reference_memory",
         block_sizes=(4, 1, 3, 16),
-        features=("pin", "steps", "groups", "pruning", *NAMESPACES, "weak_hash"),
+        features=("pin", "steps", "groups", "pruning", *NAMESPACES, "weak_hash", "events"),
         choices={"free-order": "fifo", "key-scheme": "kvref"},
     )
     block_allocator = Allocator
     block_tables = Tables
     prefix_cache = ReferencePrefixCache
     block_keys = ReferenceKeys
+    block_index = ReferenceIndex

@@ -1,18 +1,22 @@
-"""The reference's prefix caches and keys behind the suite's contract: what its arguments are called here.
+"""The reference's prefix caches, keys and mirror behind the suite's contract: what arguments are called here.
 
 Two caches stand under one contract: over keys of full blocks, canonical, and over a radix tree that evicts
 whole nodes. `ReferenceRadix` is a subject of its own, for it declares that order.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from kvref.memory.cache_events import Event, Removed, Stored
 from kvref.memory.keys import Digest, block_keys, sha256
 from kvref.memory.namespace import Namespace, Span
 from kvref.memory.prefix_cache import PrefixCache
 from kvref.memory.profiles import PROFILES
 from kvref.memory.radix_cache import RadixCache
+from kvref.sanitizer import kv_event_kinds as kinds
+from kvref.sanitizer.mirror import Mirror
 from kvref_conformance.claims import Claims
 
 #: Of everything but tokens, what the reference tells apart.
@@ -72,7 +76,12 @@ class ReferencePrefixCache(CacheOfReference):
 
     def __init__(self, num_blocks: int, block_size: int, hash_bits: int = 0) -> None:
         digest = cut_to(hash_bits) if hash_bits else sha256
-        super().__init__(PrefixCache(num_blocks, "kvref", block_size, digest=digest))
+        self._tells = PrefixCache(num_blocks, "kvref", block_size, digest=digest, events=True)
+        super().__init__(self._tells)
+
+    def take_events(self) -> str:
+        """Return what was stored and removed since the last time, in vLLM's words."""
+        return json.dumps([spelled(event) for event in self._tells.take_events()])
 
 
 class ReferenceRadixCache(CacheOfReference):
@@ -91,6 +100,32 @@ class ReferenceKeys:
     def keys(self, tokens: Sequence[int], **given: Any) -> list[str]:
         """Return one key a full block, in hexadecimal."""
         return [key.hex() for key in block_keys(tokens, self._block_size, namespace_of(given))]
+
+
+class ReferenceIndex:
+    """`Mirror`, told which worker stores and removes what."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._mirror = Mirror()
+
+    def store(self, worker: int, parent: str, keys: Sequence[str]) -> None:
+        """Let a worker hold blocks behind another; of their tokens nothing is told."""
+        stored = kinds.Stored(kinds.Where(), list(keys), parent or None, 0, [])
+        self._mirror.apply(kinds.Source(worker), stored)
+
+    def remove(self, worker: int, keys: Sequence[str]) -> None:
+        """Let a worker hold blocks no longer."""
+        self._mirror.apply(kinds.Source(worker), kinds.Removed(kinds.Where(), list(keys)))
+
+    def clear(self, worker: int) -> None:
+        """Let a worker hold nothing."""
+        self._mirror.apply(kinds.Source(worker), kinds.Cleared())
+
+    def match(self, keys: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Return the workers that hold the first block or more, and how many each."""
+        found = self._mirror.match(keys)
+        return [int(source.worker) for source in found], list(found.values())
 
 
 class ReferenceRadix:
@@ -112,6 +147,21 @@ def under(eviction_order: str, num_blocks: int, block_size: int) -> CacheOfRefer
     release = "head_first" if eviction_order == "lru_head_first" else "tail_first"
     profile = replace(PROFILES["kvref"], release=release)
     return CacheOfReference(PrefixCache(num_blocks, profile, block_size))
+
+
+def spelled(event: Event) -> dict[str, Any]:
+    """Return an event as vLLM publishes it, its keys in hexadecimal."""
+    if isinstance(event, Stored):
+        return {
+            "type": "BlockStored",
+            "block_hashes": [key.hex() for key in event.keys],
+            "parent_block_hash": event.parent.hex() if event.parent else None,
+            "token_ids": event.tokens,
+            "block_size": event.block_size,
+        }
+    if isinstance(event, Removed):
+        return {"type": "BlockRemoved", "block_hashes": [key.hex() for key in event.keys]}
+    return {"type": "AllBlocksCleared"}
 
 
 def namespace_of(given: dict[str, Any]) -> Namespace:
