@@ -56,7 +56,8 @@ def test_forgetful_pool_is_shown_as_the_docs_say(examples: Path) -> None:
     done = run(kvref("check", "forgetful_pool.py:Subject", "--no-finds"), examples)
     assert done.returncode == 1
     assert "KV-BLOCK-005" in re.findall(r"^FAIL  (\S+)", done.stdout, re.MULTILINE)
-    assert re.search(r"^ +0  allocate 0 1$\n^ +1  touch 0$\n^ +>   2  free 0$", done.stdout, re.MULTILINE)
+    steps = r"^ +0  allocate 0 1  .*$\n^ +1  touch 0  .*$\n^ +>   2  free 0  .*$"
+    assert re.search(steps, done.stdout, re.MULTILINE)
     assert "as if: a second holder was not counted" in done.stdout
 
 

@@ -11,7 +11,7 @@ from kvref_conformance.subjects.lists.tables import Appended, ListTables
     fault="F08 accounting",
     seen_in=("sgl-project/sglang#31616",),
     breaks=("KV-BLOCK-026",),
-    may_also_break=("KV-BLOCK-004",),
+    may_also_break=("KV-BLOCK-003", "KV-BLOCK-004"),
     verbs=TABLES,
     block_sizes=(4,),
     program="add 0; append 0 5; truncate 0 4",
