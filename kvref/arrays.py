@@ -5,7 +5,7 @@ inputs exactly, then computes; so two formats that store the same number give th
 Source: IEEE 754-2019 for the binary formats; OCP OFP8 for the 8-bit ones, through ml_dtypes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvref.errors import ArgumentError, DTypeError, ShapeError
+from kvref.errors import ArgumentError, DTypeError, ShapeError, shown
 
 Array = NDArray[Any]
 
@@ -168,9 +168,9 @@ def check_count(name: str, value: Any, *, minimum: int = 1) -> int:
     Raises: ArgumentError if it is not an integer, below `minimum`, or past the range of int64.
     """
     if not is_integer(value) or value < minimum:
-        raise ArgumentError(f"{name} = {value!r}, expected an integer >= {minimum}")
+        raise ArgumentError(f"{name} = {shown(value)}, expected an integer >= {minimum}")
     if value > _LARGEST:
-        raise ArgumentError(f"{name} = {value!r}, expected an integer below 2^63")
+        raise ArgumentError(f"{name} = {shown(value)}, expected an integer below 2^63")
     return int(value)
 
 
@@ -190,8 +190,18 @@ def check_flag(name: str, value: Any) -> bool:
     Raises: ArgumentError if it is anything else, a number included.
     """
     if not isinstance(value, bool | np.bool_):
-        raise ArgumentError(f"{name} = {value!r}, expected True or False")
+        raise ArgumentError(f"{name} = {shown(value)}, expected True or False")
     return bool(value)
+
+
+def check_word(name: str, value: Any, words: Collection[str]) -> str:
+    """Return one of the words that an argument may be.
+
+    Raises: ArgumentError if it is anything else.
+    """
+    if not isinstance(value, str) or value not in words:
+        raise ArgumentError(f"{name} = {shown(value)}, expected one of {', '.join(words)}")
+    return value
 
 
 def write_raw(path: Path, x: Array) -> None:

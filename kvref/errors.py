@@ -4,6 +4,22 @@ Every message has the same three parts: the argument, what was found, what was e
 of the spec decides, its id follows in parentheses. A function that raises has changed nothing.
 """
 
+import reprlib
+from typing import Any
+
+_SHORT = reprlib.Repr()
+_SHORT.maxother = _SHORT.maxstring = _SHORT.maxlong = 60
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message, however long or deep it is, and whether it can be spelled or not."""
+    try:
+        text = _SHORT.repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python spells; lists without end
+        bits = f" of {value.bit_length()} bits" if isinstance(value, int) else ""
+        text = f"a {type(value).__name__}{bits}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
 
 class KVError(ValueError):
     """Base of every error kvref raises about an input."""

@@ -7,6 +7,7 @@ schedules get slots, the others when it is extended. Tokens pass from known to s
 
 Realises: KV-PREFIX-027 prefix-request-known, KV-PREFIX-002 hit-leaves-one.
 For porters: check the whole call here, before anything is looked up; a refused call then has nothing to undo.
+Read the tokens first of all: if they are made as they are read, who makes them may call the cache.
 Source: vLLM's scheduler (a request is tokens with and without slots; prefill and decode differ in nothing).
 """
 

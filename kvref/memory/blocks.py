@@ -22,7 +22,7 @@ Source: vLLM's block pool (free queue, null block, cached blocks are free); Page
 from collections.abc import Iterable
 
 from kvref.arrays import check_count, check_flag
-from kvref.errors import OwnershipError
+from kvref.errors import OwnershipError, shown
 from kvref.memory.holdings import Allocation, Holdings
 from kvref.memory.ids import as_ids
 
@@ -167,7 +167,7 @@ class BlockPool:
         if ids and not (own.start <= min(ids) and max(ids) < own.stop):
             found = next(block for block in ids if block not in own)
             raise OwnershipError(
-                f"blocks names block {found}, expected {own.start} to {own.stop - 1} "
+                f"blocks names block {shown(found)}, expected {own.start} to {own.stop - 1} "
                 "(KV-BLOCK-007 foreign-block)"
             )
         return ids

@@ -104,8 +104,9 @@ class ContiguousPool:
                 f"request {request} are empty (KV-BLOCK-020 token-slot)"
             )
         start = piece.first + piece.stored
+        slots = list(range(start, start + count))
         piece.stored += count
-        return list(range(start, start + count))
+        return slots
 
     def free(self, request: int) -> None:
         """End a request and give back its piece.

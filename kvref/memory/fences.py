@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, KeysView
 
 from kvref.arrays import is_integer
-from kvref.errors import ArgumentError
+from kvref.errors import ArgumentError, shown
 
 
 class Fences:
@@ -63,7 +63,7 @@ class Fences:
         Raises: ArgumentError if the step is not in flight.
         """
         if not is_integer(step) or not self._ended < step <= self._begun:
-            raise ArgumentError(f"step = {step!r}, expected a step in flight (KV-BLOCK-011 fenced-free)")
+            raise ArgumentError(f"step = {shown(step)}, expected a step in flight (KV-BLOCK-011 fenced-free)")
         self._ended = int(step)
         done = []
         while self._waiting and next(iter(self._waiting.values())) <= self._ended:

@@ -13,7 +13,7 @@ Source: vLLM's free queue (`plain="front"`; before 2026 all blocks joined at the
 from collections import OrderedDict
 from collections.abc import Iterable, KeysView, Sequence
 
-from kvref.errors import ArgumentError
+from kvref.arrays import check_word
 
 #: Where a plain block joins: in front of all others (lifo) or behind them (fifo).
 PLAIN = ("front", "back")
@@ -26,8 +26,7 @@ class FreeQueue:
     """
 
     def __init__(self, blocks: Iterable[int], plain: str) -> None:
-        if plain not in PLAIN:
-            raise ArgumentError(f"plain = {plain!r}, expected one of {', '.join(PLAIN)}")
+        check_word("plain", plain, PLAIN)
         self.cached: set[int] = set()  # free or held
         self.num_cached = 0  # of the free blocks
         self._front = plain == "front"

@@ -13,11 +13,11 @@ Source: JSON Lines; the events are those of the chapter on memory.
 """
 
 import json
-import reprlib
 from collections.abc import Iterable
 from typing import Any
 
 from kvref.errors import HistoryError
+from kvref.errors import shown as shown
 from kvref.memory.events import EVENTS, FIELDS
 from kvref.memory.fields import KINDS, Test
 
@@ -103,19 +103,6 @@ def compressed(blocks: Iterable[int]) -> list[Any]:
         for first, count in runs
         for item in ([[first, count]] if count > 2 else range(first, first + count))
     ]
-
-
-def shown(value: Any) -> str:
-    """Return a value for a message, however long or deep it is."""
-    try:
-        text = _SHORT.repr(value)
-    except (ValueError, RecursionError):
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxother = _SHORT.maxstring = _SHORT.maxlong = 60
 
 
 def _no_event(event: Any, kind: Any) -> HistoryError:

@@ -10,7 +10,7 @@ Source: the definition of an id, an integer from 0.
 from collections.abc import Iterable
 
 from kvref.arrays import is_integer
-from kvref.errors import ArgumentError
+from kvref.errors import ArgumentError, shown
 
 _INT = frozenset({int})
 
@@ -22,13 +22,13 @@ def as_ids(name: str, ids: Iterable[int]) -> list[int]:
     """
     if type(ids) is list and _INT.issuperset(map(type, ids)):
         return ids.copy()
-    if isinstance(ids, str | bytes | set | frozenset | dict):
+    if isinstance(ids, str | bytes | bytearray | set | frozenset | dict):
         raise ArgumentError(f"{name} is a {type(ids).__name__}, expected a list of integers")
     try:
         listed = list(ids)
     except TypeError:
-        raise ArgumentError(f"{name} = {ids!r}, expected a list of integers") from None
+        raise ArgumentError(f"{name} = {shown(ids)}, expected a list of integers") from None
     for at, value in enumerate(listed):
         if not is_integer(value):
-            raise ArgumentError(f"{name}[{at}] = {value!r}, expected an integer")
+            raise ArgumentError(f"{name}[{at}] = {shown(value)}, expected an integer")
     return [int(value) for value in listed]

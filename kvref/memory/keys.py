@@ -20,9 +20,10 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 from kvref.arrays import check_count
-from kvref.errors import ArgumentError
+from kvref.errors import ArgumentError, shown
 from kvref.memory.ids import as_ids
 from kvref.memory.namespace import (
     COMMON,
@@ -45,6 +46,16 @@ def sha256(message: bytes) -> bytes:
     return hashlib.sha256(message).digest()
 
 
+def check_digest(digest: Any) -> Digest:
+    """Return a function that can be called; whether it makes bytes shows when it is.
+
+    Raises: ArgumentError.
+    """
+    if not callable(digest):
+        raise ArgumentError(f"digest = {shown(digest)}, expected a function of bytes that returns bytes")
+    return cast("Digest", digest)
+
+
 def block_keys(
     tokens: Sequence[int],
     block_size: int,
@@ -59,14 +70,15 @@ def block_keys(
 
     `parent` is the key of the block before `tokens`, and `start` the position of the first token in the
     request, which the spans of the namespace count from.
-    Raises: ArgumentError if a token is no integer from 0 to 2^64 − 1, a span ends behind the tokens, or
-    `start` is not the end of a block.
+    Raises: ArgumentError if a token is no integer from 0 to 2^64 − 1, a span ends behind the tokens,
+    `start` is not the end of a block, or `digest` is no digest.
     """
+    check_digest(digest)
     size = check_count("block_size", block_size)
     first = check_count("start", start, minimum=0)
     check_namespace(namespace)
     if parent is not None and not isinstance(parent, bytes):
-        raise ArgumentError(f"parent = {parent!r}, expected the key of a block")
+        raise ArgumentError(f"parent = {shown(parent)}, expected the key of a block")
     if first % size or (first and parent is None):
         raise ArgumentError(f"start = {first}, expected the end of the block that `parent` names")
     if namespace.spans and parent is not None and not first:
@@ -79,8 +91,14 @@ def block_keys(
 
 
 def namespace_key(namespace: Namespace, digest: Digest = sha256) -> bytes:
-    """Return what the first block follows: the digest of model, adapter and salt."""
-    return digest(written(namespace))
+    """Return what the first block follows: the digest of model, adapter and salt.
+
+    Raises: ArgumentError if the digest makes no bytes.
+    """
+    key = digest(written(namespace))
+    if not isinstance(key, bytes):
+        raise ArgumentError(f"digest makes {shown(key)}, expected a function of bytes that returns bytes")
+    return key
 
 
 def chained(messages: Iterable[bytes], before: bytes, digest: Digest = sha256) -> list[bytes]:
@@ -94,6 +112,8 @@ def chained(messages: Iterable[bytes], before: bytes, digest: Digest = sha256) -
 
 def messages(raw: bytes, block_size: int, namespace: Namespace = COMMON, start: int = 0) -> list[bytes]:
     """Write what is digested for each block of written tokens at `start`; the last may not be full."""
+    if not raw:
+        return []
     step = block_size * TOKEN
     blocks = [raw[low : low + step] for low in range(0, len(raw), step)]
     if namespace.spans or len(raw) % step:
@@ -112,7 +132,7 @@ def written_tokens(tokens: Iterable[int]) -> bytes:
         raw = array("Q", ids)
     except OverflowError:
         found = next(token for token in ids if not 0 <= token < 1 << 64)
-        raise ArgumentError(f"tokens holds {found}, expected token ids from 0 to 2^64 - 1") from None
+        raise ArgumentError(f"tokens holds {shown(found)}, expected token ids from 0 to 2^64 - 1") from None
     if sys.byteorder == "big":
         raw.byteswap()
     return raw.tobytes()
@@ -134,7 +154,7 @@ def check_spans(namespace: Namespace, num_tokens: int) -> None:
     if namespace.spans and namespace.spans[-1].stop > num_tokens:
         last = namespace.spans[-1]
         raise ArgumentError(
-            f"spans has rows of {last.digest!r} up to position {last.stop - 1}, "
+            f"spans has rows of {shown(last.digest)} up to position {last.stop - 1}, "
             f"expected none behind the {num_tokens} tokens"
         )
 

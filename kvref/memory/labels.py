@@ -25,8 +25,8 @@ from functools import cache
 import numpy as np
 
 from kvref.arrays import Array, check_count
-from kvref.errors import ArgumentError
-from kvref.memory.namespace import COMMON, Namespace, written
+from kvref.errors import ArgumentError, LengthError
+from kvref.memory.namespace import COMMON, Namespace, check_namespace, written
 
 P, Q = 1073741789, 1073741783
 A, B = 987654321, 830113513
@@ -36,6 +36,7 @@ _BITS = 30
 _LOW = (1 << _BITS) - 1
 #: The longest stride: 16 bits of a symbol, a power and so many of them fit the 53 bits of a float64.
 _LONGEST = 128
+_NO_TOKENS = (bytes, bytearray, set, frozenset, dict)
 #: Tokens from which on labels are computed with NumPy: fewer are quicker one by one.
 _MANY = 64
 
@@ -83,7 +84,7 @@ class Labels:
     def __init__(
         self, namespace: Namespace = COMMON, tokens: Iterable[int] = (), *, stride: int = 16
     ) -> None:
-        self.namespace = namespace
+        self.namespace = check_namespace(namespace)
         self.stride = check_count("stride", stride)
         if stride > _LONGEST:
             raise ArgumentError(f"stride = {stride}, expected at most {_LONGEST}")
@@ -101,6 +102,8 @@ class Labels:
         Raises: ArgumentError if a token is no integer from 0 to 2^31 − 1.
         """
         start = len(self)
+        if isinstance(tokens, _NO_TOKENS):
+            raise ArgumentError(f"tokens is a {type(tokens).__name__}, expected a list of integers")
         try:
             new = array("I", tokens)
         except (TypeError, OverflowError) as error:
@@ -114,7 +117,12 @@ class Labels:
         self.symbols.extend(new)
 
     def cut(self, num_tokens: int) -> None:
-        """Keep the first tokens alone."""
+        """Keep the first tokens alone.
+
+        Raises: LengthError if there are fewer, or a piece does not know where they end; ArgumentError.
+        """
+        if not self.start <= check_count("num_tokens", num_tokens, minimum=0) <= len(self):
+            raise LengthError(f"num_tokens = {num_tokens}, expected {self.start} to {len(self)}")
         del self.symbols[num_tokens - self.start :]
         del self._ends[1 + (num_tokens - self.start) // self.stride :]
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Generic
 
-from kvref.arrays import check_count
-from kvref.errors import ArgumentError, OutOfBlocksError
+from kvref.arrays import check_count, check_word
+from kvref.errors import OutOfBlocksError
 from kvref.memory.copies import Key
 from kvref.memory.profiles import NAMED
 
@@ -29,8 +29,7 @@ class LruKeys(Generic[Key]):
     """
 
     def __init__(self, capacity: int, release: str = "head_first") -> None:
-        if release not in NAMED["release"]:
-            raise ArgumentError(f"release = {release!r}, expected one of {', '.join(NAMED['release'])}")
+        check_word("release", release, NAMED["release"])
         self.capacity = check_count("capacity", capacity)
         self.evictions = 0
         """Keys evicted so far."""

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from kvref.arrays import check_count
-from kvref.errors import ArgumentError
+from kvref.arrays import check_count, check_word
+from kvref.errors import ArgumentError, shown
 
 #: What can stand in place of token ids.
 KINDS = ("media", "embeddings")
@@ -44,8 +44,7 @@ class Span:
     """Rows, one a position."""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ArgumentError(f"kind = {self.kind!r}, expected one of {', '.join(KINDS)}")
+        check_word("kind", self.kind, KINDS)
         if not check_text("digest", self.digest):
             raise ArgumentError("digest = '', expected what identifies the content")
         object.__setattr__(self, "offset", check_count("offset", self.offset, minimum=0))
@@ -76,13 +75,13 @@ class Namespace:
         for name in ("model", "adapter", "adapter_version", "salt"):
             check_text(name, getattr(self, name))
         if not isinstance(self.spans, tuple | list) or not all(isinstance(s, Span) for s in self.spans):
-            raise ArgumentError(f"spans = {self.spans!r}, expected a tuple of Span")
+            raise ArgumentError(f"spans = {shown(self.spans)}, expected a tuple of Span")
         spans = tuple(sorted(self.spans, key=lambda span: span.offset))
         for a, b in pairwise(spans):
             if b.offset < a.stop:
                 raise ArgumentError(
-                    f"spans has rows of {b.digest!r} at position {b.offset}, "
-                    f"expected none before {a.stop}, the end of {a.digest!r}"
+                    f"spans has rows of {shown(b.digest)} at position {b.offset}, "
+                    f"expected none before {a.stop}, the end of {shown(a.digest)}"
                 )
         object.__setattr__(self, "spans", spans)
 
@@ -126,12 +125,12 @@ def check_text(name: str, value: Any) -> str:
     Raises: ArgumentError.
     """
     if not isinstance(value, str):
-        raise ArgumentError(f"{name} = {value!r}, expected text")
+        raise ArgumentError(f"{name} = {shown(value)}, expected text")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise ArgumentError(f"{name} = {value!r}, expected text that UTF-8 can write") from None
+            raise ArgumentError(f"{name} = {shown(value)}, expected text that UTF-8 can write") from None
     return value
 
 
@@ -141,7 +140,7 @@ def check_namespace(namespace: Any) -> Namespace:
     Raises: ArgumentError if it is anything else.
     """
     if not isinstance(namespace, Namespace):
-        raise ArgumentError(f"namespace = {namespace!r}, expected a Namespace")
+        raise ArgumentError(f"namespace = {shown(namespace)}, expected a Namespace")
     return namespace
 
 

@@ -24,7 +24,7 @@ from kvref.errors import ArgumentError, OwnershipError
 from kvref.memory.admission import Admission, check_fits, new_request, scheduled_until, unknown_request
 from kvref.memory.blocks import BlockPool
 from kvref.memory.cache_events import Event, Told
-from kvref.memory.keys import TOKEN, Digest, check_spans, sha256, written_tokens
+from kvref.memory.keys import TOKEN, Digest, check_digest, check_spans, sha256, written_tokens
 from kvref.memory.namespace import COMMON, Namespace, check_namespace
 from kvref.memory.prefix import PrefixIndex
 from kvref.memory.prefix_request import PrefixRequest
@@ -37,7 +37,8 @@ class PrefixCache:
 
     `digest` makes the keys; one that can be made to collide needs a profile that compares tokens. With
     `events`, the cache tells which keys it stores and removes.
-    Raises: ArgumentError if the profile is unknown or of another structure, or a number is no count.
+    Raises: ArgumentError if the profile is unknown or of another structure, a number is no count, or `digest`
+    is no digest.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class PrefixCache:
         self.profile = _chain(profile_of(profile))
         size = self.profile.block_size if block_size is None else block_size
         self.block_size = check_count("block_size", size)
-        self._digest = digest
+        self._digest = check_digest(digest)
         self._index: PrefixIndex[bytes] = PrefixIndex(num_blocks, self.profile)
         self._requests: dict[int, PrefixRequest] = {}
         self._told = Told() if check_flag("events", events) else None
@@ -85,7 +86,7 @@ class PrefixCache:
         Raises: OutOfBlocksError if the blocks cannot be had; UnknownRequestError if the request is there;
         ArgumentError if the prompt is empty or a token is none, or a span ends behind it.
         """
-        own, raw = new_request(request, self._requests), written_tokens(tokens)
+        raw, own = written_tokens(tokens), new_request(request, self._requests)
         count = len(raw) // TOKEN
         check_spans(check_namespace(namespace), count)
         check_fits(count, self.block_size, self.pool.capacity)
@@ -106,7 +107,7 @@ class PrefixCache:
 
         Raises: OutOfBlocksError if the blocks cannot be had; UnknownRequestError; ArgumentError.
         """
-        own, raw = self._known(request), written_tokens(tokens)
+        raw, own = written_tokens(tokens), self._known(request)
         start = own.num_scheduled
         stop = scheduled_until(start, own.num_tokens + len(raw) // TOKEN, max_new_tokens)
         missing = -(-stop // self.block_size) - len(own.row)

@@ -19,8 +19,8 @@ server of llama.cpp (tools/server/server-context.cpp at 001d906); the Mooncake t
 
 from dataclasses import dataclass
 
-from kvref.arrays import check_count, check_flag
-from kvref.errors import ArgumentError
+from kvref.arrays import check_count, check_flag, check_word
+from kvref.errors import ArgumentError, shown
 from kvref.memory.namespace import check_text
 
 #: What each named field may say; the first is canonical.
@@ -86,8 +86,7 @@ class Profile:
             check_text(name, getattr(self, name))
         check_count("block_size", self.block_size)
         for name, allowed in NAMED.items():
-            if getattr(self, name) not in allowed:
-                raise ArgumentError(f"{name} = {getattr(self, name)!r}, expected one of {', '.join(allowed)}")
+            check_word(name, getattr(self, name), allowed)
         for name in ("cached_outputs", "outputs_wait", "null_block"):
             check_flag(name, getattr(self, name))
         if self.publish == "scheduled" and self.duplicates == "adopt":
@@ -95,8 +94,9 @@ class Profile:
                 "duplicates = 'adopt' with publish = 'scheduled', expected another: "
                 "a block still to be written cannot stand in for one that holds its contents"
             )
-        if not set(self.unverified) <= set(self.__dataclass_fields__):
-            raise ArgumentError(f"unverified = {self.unverified!r}, expected names of fields")
+        named = isinstance(self.unverified, tuple) and all(isinstance(n, str) for n in self.unverified)
+        if not named or not set(self.unverified) <= self.__dataclass_fields__.keys():
+            raise ArgumentError(f"unverified = {shown(self.unverified)}, expected names of fields (a tuple)")
 
 
 _ENGINES = (
@@ -173,5 +173,5 @@ def profile_of(profile: Profile | str) -> Profile:
     if isinstance(profile, Profile):
         return profile
     if not isinstance(profile, str) or profile not in PROFILES:
-        raise ArgumentError(f"profile = {profile!r}, expected a Profile or one of {', '.join(PROFILES)}")
+        raise ArgumentError(f"profile = {shown(profile)}, expected a Profile or one of {', '.join(PROFILES)}")
     return PROFILES[profile]

@@ -25,7 +25,9 @@ from itertools import takewhile
 
 from kvref.arrays import check_count, check_flag
 from kvref.errors import ArgumentError, OwnershipError
+from kvref.memory.ids import as_ids
 from kvref.memory.namespace import COMMON, Namespace, check_namespace, written
+from kvref.memory.radix_arguments import as_contents, check_found, check_here, check_new
 from kvref.memory.radix_checks import check_tree
 from kvref.memory.radix_leaves import Leaves
 from kvref.memory.radix_node import Content, Found, Inserted, Match, Node
@@ -58,9 +60,12 @@ class RadixTree:
         return len(self._owned)
 
     def find(self, contents: Sequence[Content], namespace: Namespace = COMMON) -> Found:
-        """Find the longest cached prefix, and change nothing."""
+        """Find the longest cached prefix, and change nothing.
+
+        Raises: ArgumentError if `contents` is no list.
+        """
         name = written(check_namespace(namespace))
-        return Found.below(name, self._roots.get(name), contents)
+        return Found.below(name, self._roots.get(name), as_contents(contents))
 
     def num_takeable(self, found: Found) -> int:
         """How many blocks of a prefix found are evictable now, and are not once it is locked."""
@@ -73,7 +78,9 @@ class RadixTree:
         """Use a prefix found: let it end with a node, and access its path now.
 
         A namespace met for the first time gets a root. It goes with the last lock or block below it.
+        Raises: OwnershipError if the tree has changed there since; ArgumentError.
         """
+        check_found(found, self._roots)
         node = self._accessed(found)
         self._settle(node)
         return Match(found.num_blocks, node.prefix(), node)
@@ -87,7 +94,7 @@ class RadixTree:
 
         Raises: OwnershipError if the node is not in this tree, or no more.
         """
-        self._check_here(node)
+        check_here(node, self._roots)
         now = self._tick()
         for passed in node.path():
             passed.last_access = now
@@ -110,11 +117,14 @@ class RadixTree:
         the path that end behind `counted` blocks are used once more. With `grow`, a leaf `below` that only
         its one holder needs becomes longer and gets no child.
         Raises: ArgumentError if there are not as many blocks as contents, or the prefix ends before `below`;
-        OwnershipError if nobody holds `below`, or the tree would own a block twice. Nothing has changed then.
+        OwnershipError if nobody holds `below`, or the tree has a block that it is given, or a block is given
+        twice. Nothing has changed then.
         """
-        if below:
+        if below is not None:
             self._check_held(below)
         first = below.end if below else 0
+        contents, blocks = as_contents(contents), as_ids("blocks", blocks)
+        rank, used = check_count("priority", priority, minimum=0), check_count("counted", counted, minimum=0)
         if len(blocks) != len(contents) or len(contents) < first:
             raise ArgumentError(
                 f"blocks holds {len(blocks)} blocks for {len(contents)} contents, "
@@ -122,18 +132,18 @@ class RadixTree:
             )
         found = Found.below(b"", below, contents) if below else self.find(contents, namespace)
         rest = slice(found.num_blocks, None)
-        self._check_new(blocks[rest])
+        duplicates = found.node.others(blocks, first, found.num_blocks) if found.node else []
+        check_new(duplicates + blocks[rest] if duplicates else blocks[rest], self._owned)
         node = self._accessed(found)
         for passed in node.path():
-            passed.priority = max(passed.priority, priority)
-            passed.uses += passed.end > counted
-        duplicates = node.others(blocks, first)
+            passed.priority = max(passed.priority, rank)
+            passed.uses += passed.end > used
         if found.num_blocks == len(contents):
             self._settle(node)
         elif grow and node is below and node.parent and node.locks == 1 and not node.children:
             self._lengthen(node, contents[rest], blocks[rest])
         else:
-            node = self._add(node, contents[rest], blocks[rest], priority)
+            node = self._add(node, contents[rest], blocks[rest], rank)
         return Inserted(found.num_blocks, duplicates, node)
 
     def lock(self, node: Node) -> None:
@@ -141,7 +151,7 @@ class RadixTree:
 
         Raises: OwnershipError if the node is not in this tree, or no more.
         """
-        self._check_here(node)
+        check_here(node, self._roots)
         node.held += 1
         self._count_locks(node.path(), 1)
         self._settle(node)
@@ -267,17 +277,7 @@ class RadixTree:
         self._now += 1
         return self._now
 
-    def _check_new(self, blocks: Sequence[int]) -> None:
-        if len(set(blocks)) < len(blocks) or not self._owned.isdisjoint(blocks):
-            twice = next(b for at, b in enumerate(blocks) if b in self._owned or b in blocks[:at])
-            raise OwnershipError(f"blocks names block {twice}, expected a block that is not in the tree")
-
-    def _check_here(self, node: Node) -> None:
-        *_, root = node.path()
-        if self._roots.get(root.name) is not root:
-            raise OwnershipError(f"node ends at block {node.end}, expected a node of this tree")
-
     def _check_held(self, node: Node) -> None:
-        self._check_here(node)
+        check_here(node, self._roots)
         if not node.held:
             raise OwnershipError(f"node has {node.held} locks of its own, expected at least 1")

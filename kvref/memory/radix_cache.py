@@ -93,7 +93,7 @@ class RadixCache:
         Raises: OutOfBlocksError if the blocks cannot be had; UnknownRequestError if the request is there;
         ArgumentError if the prompt is empty or a token is none, or a span ends behind it.
         """
-        own, raw = new_request(request, self._requests), written_tokens(tokens)
+        raw, own = written_tokens(tokens), new_request(request, self._requests)
         count, size = len(raw) // TOKEN, self.block_size
         check_spans(check_namespace(namespace), count)
         check_fits(count, size, self.pool.capacity)
@@ -127,7 +127,7 @@ class RadixCache:
 
         Raises: OutOfBlocksError if the blocks cannot be had; UnknownRequestError; ArgumentError.
         """
-        live, raw = self._live(request), written_tokens(tokens)
+        raw, live = written_tokens(tokens), self._live(request)
         start = live.num_scheduled
         stop = scheduled_until(start, live.num_tokens + len(raw) // TOKEN, max_new_tokens)
         needed = -(-stop // self.block_size) - len(live.blocks)

@@ -72,13 +72,13 @@ class Node:
         runs = [node.blocks for node in self.path()]
         return [block for run in reversed(runs) for block in run]
 
-    def others(self, blocks: Sequence[int], first: int) -> list[int]:
-        """List those of `blocks` that are not this path's, from block `first` to the end of this node."""
+    def others(self, blocks: Sequence[int], first: int, stop: int) -> list[int]:
+        """List those of `blocks` that are not this path's, from block `first` to below `stop`."""
         others: list[list[int]] = []
         for node in takewhile(lambda node: node.start >= first, self.path()):
-            given = blocks[node.start : node.end]
+            given = blocks[node.start : min(node.end, stop)]
             if node.blocks != given:
-                others.append([a for a, b in zip(given, node.blocks, strict=True) if a != b])
+                others.append([a for a, b in zip(given, node.blocks, strict=False) if a != b])
         return [block for run in reversed(others) for block in run]
 
     def common(self, contents: Sequence[Content]) -> int:

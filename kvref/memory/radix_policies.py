@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvref.errors import ArgumentError
+from kvref.errors import ArgumentError, shown
 
 #: The priority of a request that names none.
 DEFAULT_PRIORITY = 35
@@ -78,5 +78,5 @@ def policy_of(policy: Policy | str) -> Policy:
     if isinstance(policy, Policy):
         return policy
     if not isinstance(policy, str) or policy not in POLICIES:
-        raise ArgumentError(f"policy = {policy!r}, expected a Policy or one of {', '.join(POLICIES)}")
+        raise ArgumentError(f"policy = {shown(policy)}, expected a Policy or one of {', '.join(POLICIES)}")
     return POLICIES[policy]

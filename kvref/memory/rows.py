@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvref.arrays import check_count
-from kvref.errors import ArgumentError, LengthError
+from kvref.errors import ArgumentError, LengthError, shown
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ def as_windows(windows: Sequence[int | None] | None, num_groups: int) -> list[in
     if windows is None:
         return [None] * num_groups
     if not isinstance(windows, list | tuple):
-        raise ArgumentError(f"windows = {windows!r}, expected a list with one window a group")
+        raise ArgumentError(f"windows = {shown(windows)}, expected a list with one window a group")
     if len(windows) != num_groups:
         raise LengthError(f"windows has {len(windows)} entries, expected {num_groups}, one a group")
     return [None if window is None else check_count("windows", window) for window in windows]

@@ -106,7 +106,7 @@ class SlotCache:
         Raises: OutOfBlocksError if the blocks, or a row, cannot be had; UnknownRequestError if the request is
         there; ArgumentError if the prompt is empty or a token is none, or a span ends behind it.
         """
-        own, contents = new_request(request, self._requests), block_contents(tokens, 1, namespace)
+        contents, own = block_contents(tokens, 1, namespace), new_request(request, self._requests)
         count, name = len(contents), written(namespace)
         check_fits(count, self.block_size, self._pool.capacity)
         row = self._best(name, contents)
@@ -128,7 +128,7 @@ class SlotCache:
 
         Raises: OutOfBlocksError if the blocks cannot be had; UnknownRequestError; ArgumentError.
         """
-        row, joined = self._known(request), block_contents(tokens, 1)
+        joined, row = block_contents(tokens, 1), self._known(request)
         start = row.num_scheduled
         stop = scheduled_until(start, len(row.contents) + len(joined), max_new_tokens)
         self._check_had(-(-stop // self.block_size) - len(row.blocks), self.num_free)

@@ -27,7 +27,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from kvref.arrays import check_count
-from kvref.errors import LengthError, UnknownRequestError
+from kvref.errors import ArgumentError, LengthError, OutOfBlocksError, UnknownRequestError, shown
 from kvref.memory.blocks import BlockPool
 from kvref.memory.holdings import Allocation
 from kvref.memory.ids import as_ids
@@ -65,6 +65,8 @@ class BlockTables:
     def __init__(
         self, pool: BlockPool, block_sizes: Sequence[int], *, windows: Sequence[int | None] | None = None
     ) -> None:
+        if not isinstance(pool, BlockPool):
+            raise ArgumentError(f"pool = {shown(pool)}, expected a BlockPool")
         sizes = [check_count("block_sizes", size) for size in as_ids("block_sizes", block_sizes)]
         if not sizes:
             raise LengthError("block_sizes is empty, expected one block size a group")
@@ -96,6 +98,11 @@ class BlockTables:
         shared = [start % row.block_size > 0 and not self._pool.is_writable(row.blocks[-1]) for row in rows]
         needed = [row.missing(stop) for row in rows]
         total = sum(needed) + sum(shared)
+        if total > self._pool.num_free:
+            raise OutOfBlocksError(
+                f"num_tokens = {count} of request {own} need {total} blocks, but {self._pool.num_free} of "
+                f"{self._pool.capacity} are free (KV-BLOCK-028 tables-atomic)"
+            )
         blocks, evicted = self._pool.allocate(total) if total else Allocation([], [])
         fresh, copies = iter(blocks), []
         for group, row in enumerate(rows):

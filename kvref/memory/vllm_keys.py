@@ -23,7 +23,7 @@ from hashlib import sha256
 from typing import TypeAlias
 
 from kvref.arrays import check_count
-from kvref.errors import ArgumentError
+from kvref.errors import ArgumentError, LengthError, shown
 from kvref.memory.ids import as_ids
 from kvref.memory.keys import check_spans
 from kvref.memory.namespace import COMMON, Namespace, check_namespace, check_text
@@ -44,12 +44,15 @@ def vllm_block_keys(
 ) -> list[bytes]:
     """Return vLLM's hash of each full block.
 
-    `embeddings` holds the bytes of the prompt's rows of embeddings, one a token.
-    Raises: ArgumentError if a token is no integer from 0 to 2^64 − 1, or the namespace names a model or spans
-    of embeddings, for which these hashes have no place.
+    `embeddings` holds the bytes of the prompt's rows of embeddings, one a token; decoded tokens have none.
+    Raises: ArgumentError if a token is no integer from 0 to 2^64 − 1, `embeddings` holds anything but bytes,
+    or the namespace names a model or spans of embeddings, for which these hashes have no place; LengthError
+    if there are more rows of embeddings than tokens.
     """
     ids, size = as_ids("tokens", tokens), check_count("block_size", block_size)
     _check(ids, namespace)
+    if embeddings is not None:
+        _check_embeddings(embeddings, len(ids))
     key, keys = none_hash(seed), []
     for start in range(0, len(ids) - size + 1, size):
         extra = _extra_keys(namespace, start, start + size, embeddings)
@@ -64,8 +67,13 @@ def none_hash(seed: str = SEED) -> bytes:
 
 
 def with_group(key: bytes, group: int) -> bytes:
-    """Return the name of a block of one group of layers: the hash and the group, 4 bytes, big-endian."""
-    return key + check_count("group", group, minimum=0).to_bytes(4, "big")
+    """Return the name of a block of one group of layers: the hash and the group, 4 bytes, big-endian.
+
+    Raises: ArgumentError if the hash is none, or the group no such number.
+    """
+    if check_count("group", group, minimum=0) >= 1 << 32:
+        raise ArgumentError(f"group = {group}, expected a number of 4 bytes")
+    return _hash(key) + int(group).to_bytes(4, "big")
 
 
 def of_larger_blocks(keys: Sequence[bytes], factor: int) -> list[bytes]:
@@ -75,22 +83,32 @@ def of_larger_blocks(keys: Sequence[bytes], factor: int) -> list[bytes]:
 
 
 def event_hash(key: bytes) -> int:
-    """Return the number that events carry where integers are asked for: the last 8 bytes of the hash."""
-    return int.from_bytes(key[-8:], "big")
+    """Return the number that events carry where integers are asked for: the last 8 bytes of the hash.
+
+    Raises: ArgumentError if the hash is none.
+    """
+    return int.from_bytes(_hash(key)[-8:], "big")
 
 
 def cbor(value: Value) -> bytes:
-    """Write a value as canonical CBOR."""
+    """Write a value as canonical CBOR.
+
+    Raises: ArgumentError if it is none of those that these hashes need.
+    """
     if value is None:
         return b"\xf6"
-    if isinstance(value, int):
+    if type(value) is int and -(1 << 64) <= value < 1 << 64:
         return _head(0, value) if value >= 0 else _head(1, -1 - value)
     if isinstance(value, bytes):
         return _head(2, len(value)) + value
     if isinstance(value, str):
-        raw = value.encode()
+        raw = check_text("value", value).encode()
         return _head(3, len(raw)) + raw
-    return _head(4, len(value)) + b"".join(map(cbor, value))
+    if isinstance(value, tuple):
+        return _head(4, len(value)) + b"".join(map(cbor, value))
+    raise ArgumentError(
+        f"value = {shown(value)}, expected None, an integer of 64 bits, bytes, text or a tuple"
+    )
 
 
 def _head(major: int, number: int) -> bytes:
@@ -119,9 +137,29 @@ def _extra_keys(
 
 def _check(ids: list[int], namespace: Namespace) -> None:
     if ids and not (min(ids) >= 0 and max(ids) < 1 << 64):
-        raise ArgumentError(f"tokens holds {min(ids)} to {max(ids)}, expected token ids from 0 to 2^64 - 1")
+        raise ArgumentError(
+            f"tokens holds {shown(min(ids))} to {shown(max(ids))}, expected token ids from 0 to 2^64 - 1"
+        )
     check_spans(check_namespace(namespace), len(ids))
     if namespace.model:
-        raise ArgumentError(f"model = {namespace.model!r}, expected '': vLLM's hashes have no place for it")
+        raise ArgumentError(
+            f"model = {shown(namespace.model)}, expected '': vLLM's hashes have no place for it"
+        )
     if any(span.kind != "media" for span in namespace.spans):
         raise ArgumentError("spans has embeddings, expected their rows as `embeddings`")
+
+
+def _hash(key: bytes) -> bytes:
+    if not isinstance(key, bytes):
+        raise ArgumentError(f"key = {shown(key)}, expected the hash of a block")
+    return key
+
+
+def _check_embeddings(embeddings: Sequence[bytes], num_tokens: int) -> None:
+    listed = isinstance(embeddings, list | tuple)
+    if not listed or not all(isinstance(row, bytes) for row in embeddings):
+        raise ArgumentError(f"embeddings = {shown(embeddings)}, expected a list of bytes, one row a token")
+    if len(embeddings) > num_tokens:
+        raise LengthError(
+            f"embeddings has {len(embeddings)} rows, expected at most {num_tokens}, one a token"
+        )

@@ -22,8 +22,8 @@ memory of earlier systems held tokens; Orca (Yu et al. 2022) reserves the maximu
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from kvref.arrays import check_count
-from kvref.errors import ArgumentError, LengthError
+from kvref.arrays import check_count, check_word
+from kvref.errors import ArgumentError, LengthError, shown
 
 #: How long a piece is, from prompt, output and the longest length allowed, in tokens.
 RESERVATIONS: dict[str, Callable[[int, int, int], int]] = {
@@ -68,8 +68,7 @@ def waste(
     length is no positive integer or `reserve` is not one of `RESERVATIONS`.
     """
     most, size = check_count("longest", longest), check_count("block_size", block_size)
-    if not isinstance(reserve, str) or reserve not in RESERVATIONS:
-        raise ArgumentError(f"reserve = {reserve!r}, expected one of {', '.join(RESERVATIONS)}")
+    check_word("reserve", reserve, RESERVATIONS)
     stored = later = never = paged = 0
     for at, (p, o) in enumerate(_checked(requests)):
         end = p + o - 1
@@ -87,10 +86,10 @@ def waste(
 
 def _checked(requests: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     if not isinstance(requests, Iterable):
-        raise ArgumentError(f"requests = {requests!r}, expected pairs (prompt, output)")
+        raise ArgumentError(f"requests = {shown(requests)}, expected pairs (prompt, output)")
     for at, pair in enumerate(requests):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise ArgumentError(f"requests[{at}] = {pair!r}, expected a pair (prompt, output)")
+            raise ArgumentError(f"requests[{at}] = {shown(pair)}, expected a pair (prompt, output)")
         yield check_count(f"requests[{at}][0]", pair[0]), check_count(f"requests[{at}][1]", pair[1])
 
 

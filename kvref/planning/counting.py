@@ -24,8 +24,8 @@ from typing import Literal
 
 import numpy as np
 
-from kvref.arrays import Array
-from kvref.errors import ArgumentError
+from kvref.arrays import Array, check_word
+from kvref.errors import ArgumentError, shown
 from kvref.planning.traces import Tail, Trace
 
 Touch = Literal["tail_first", "head_first"]
@@ -46,12 +46,10 @@ class Counting:
 
     def __post_init__(self) -> None:
         for name, known in (("touch", TOUCHES), ("tail", TAILS)):
-            if getattr(self, name) not in known:
-                found = getattr(self, name)
-                raise ArgumentError(f"{name} = {found!r:.80}, expected one of {', '.join(known)}")
-        if not (isinstance(self.warm_up, int | float) and 0 <= self.warm_up < 1):
+            check_word(name, getattr(self, name), known)
+        if type(self.warm_up) not in (int, float) or not 0 <= self.warm_up < 1:
             raise ArgumentError(
-                f"warm_up = {self.warm_up!r:.80}, expected a share of requests, 0 <= share < 1"
+                f"warm_up = {shown(self.warm_up)}, expected a share of requests, 0 <= share < 1"
             )
 
     def __str__(self) -> str:
@@ -65,6 +63,8 @@ class Counting:
         Raises: ArgumentError if the rule counts partial tails and the trace has no ids for them, or the
         trace tells lengths alone.
         """
+        if not isinstance(trace, Trace):
+            raise ArgumentError(f"trace = {shown(trace)}, expected a Trace")
         if not trace.has_blocks:
             raise ArgumentError(f"{trace.name} tells lengths alone, expected a trace with hash_ids")
         if self.tail == "full_blocks":

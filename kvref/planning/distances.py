@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvref.arrays import Array, check_count
+from kvref.errors import ArgumentError, shown
 from kvref.planning.counting import Counting, HitRates, Touch, rates_of
 from kvref.planning.traces import Trace
 
@@ -110,6 +111,8 @@ class HitCurve:
         Raises: ArgumentError if the trace has no blocks, or not those that the rule counts.
         """
         counting = Counting() if counting is None else counting
+        if not isinstance(counting, Counting):
+            raise ArgumentError(f"counting = {shown(counting)}, expected a Counting")
         applied = counting.applied_to(trace)
         return cls(applied, counting, prefix_capacities(applied, stack_distances(applied, counting.touch)))
 

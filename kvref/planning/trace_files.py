@@ -12,10 +12,11 @@ Source: RFC 1952 (gzip); the magic numbers are those of the formats.
 import gzip
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-from kvref.errors import TraceError
+from kvref.errors import ArgumentError, TraceError, shown
 
 #: The longest line that is read, in bytes: a context of ten million tokens in blocks of 16 fits.
 MAX_LINE = 2**24
@@ -23,6 +24,16 @@ MAX_LINE = 2**24
 _GZIP = b"\x1f\x8b"
 _OTHERS = {b"PK\x03\x04": "a zip archive", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
 _BYTE_ORDER_MARK = "\ufeff"
+
+
+def as_path(path: Path | str) -> Path:
+    """Return the place of a file.
+
+    Raises: ArgumentError if it can be none.
+    """
+    if not isinstance(path, str | Path) or "\0" in str(path):
+        raise ArgumentError(f"path = {shown(path)}, expected the name of a file")
+    return Path(path)
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
@@ -49,13 +60,19 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
         raise TraceError(f"{path}: {error.strerror or error}, expected a file to read") from None
 
 
-def _opened(path: Path) -> IO[bytes]:
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file once: what was read of a pipe cannot be read again."""
     with path.open("rb") as file:
-        head = file.read(6)
-    for magic, kind in _OTHERS.items():
-        if head.startswith(magic):
-            raise TraceError(f"{path} is {kind}, expected gzip or plain text")
-    return cast("IO[bytes]", gzip.open(path) if head.startswith(_GZIP) else path.open("rb"))
+        head = file.peek(6)
+        for magic, kind in _OTHERS.items():
+            if head.startswith(magic):
+                raise TraceError(f"{path} is {kind}, expected gzip or plain text")
+        if head.startswith(_GZIP):
+            with gzip.open(file) as unpacked:
+                yield cast("IO[bytes]", unpacked)
+        else:
+            yield file
 
 
 def _decoded(path: Path, number: int, line: bytes) -> str:

@@ -18,9 +18,9 @@ from typing import Literal
 
 import numpy as np
 
-from kvref.arrays import Array, check_count
-from kvref.errors import ArgumentError, TraceError
-from kvref.planning.trace_files import lines_of
+from kvref.arrays import Array, check_count, check_word
+from kvref.errors import TraceError
+from kvref.planning.trace_files import as_path, lines_of
 from kvref.planning.trace_lines import (
     LENGTHS_FIELDS,
     UNITS,
@@ -63,7 +63,7 @@ class Trace:
     """[num_blocks] ids of prefixes, numbered from 0 as they first appear."""
 
     @classmethod
-    def read(cls, path: Path, *, block_size: int = MOONCAKE_BLOCK, unit: str = "ms") -> "Trace":
+    def read(cls, path: Path | str, *, block_size: int = MOONCAKE_BLOCK, unit: str = "ms") -> "Trace":
         """Read a trace file.
 
         `unit` is that of timestamps that are plain numbers: ms or s.
@@ -77,8 +77,9 @@ class Trace:
         """Gather requests.
 
         Raises: TraceError if an id follows different ids in two places, or there is no request at all, or
-        more than `MAX_BLOCKS` blocks or requests.
+        more than `MAX_BLOCKS` blocks or requests; ArgumentError if `block_size` is no count.
         """
+        check_count("block_size", block_size)
         numbers: dict[int, int] = {}
         parents = array("q")  # of each numbered id, the one before it; -1 at the start of a prompt
         blocks, starts, lengths, times = array("q"), array("q", [0]), array("q"), array("d")
@@ -156,7 +157,7 @@ class Trace:
 
 
 def read_requests(
-    path: Path, *, block_size: int = MOONCAKE_BLOCK, unit: str = "ms"
+    path: Path | str, *, block_size: int = MOONCAKE_BLOCK, unit: str = "ms"
 ) -> Iterator[TraceRequest]:
     """Yield the requests of a trace file, gzip or plain, one line at a time.
 
@@ -166,9 +167,10 @@ def read_requests(
     input_length do not go together at this block size, or if time goes back. ArgumentError.
     """
     check_count("block_size", block_size)
-    if unit not in UNITS:
-        raise ArgumentError(f"unit = {unit!r:.80}, expected one of {', '.join(UNITS)}")
-    kind, tail, before, zero = "", "", 0.0, 0.0
+    check_word("unit", unit, UNITS)
+    path = as_path(path)
+    kind, tail, before = "", "", 0.0
+    zero: float | None = None
     for number, text in lines_of(path):
         place = Place(str(path), number)
         if not kind:
@@ -181,7 +183,7 @@ def read_requests(
             tail = _checked_tail(place, request, block_size, tail)
         else:
             request = lengths_request(place, fields)
-            zero = zero or request.timestamp
+            zero = request.timestamp if zero is None else zero
             request = request._replace(timestamp=request.timestamp - zero)
         if request.timestamp < before:
             place.refuse(
@@ -231,6 +233,8 @@ def _hint(ids: int, tokens: int) -> str:
     if ids < 2:
         return ""
     least, most = tokens // (ids + 1) + 1, (tokens - 1) // (ids - 1)
+    if most < least:
+        return ""  # fewer tokens than ids
     likely = 1 << most.bit_length() - 1
     return f"; they fit block sizes {least} to {most}{f', such as {likely}' if least <= likely else ''}"
 

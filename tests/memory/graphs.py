@@ -1,5 +1,6 @@
 """The whole state of an object whose parts refer to each other, to be compared before and after a call."""
 
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ def _graph(x: Any, met: dict[int, int]) -> Any:
         return tuple((_graph(key, met), _graph(value, met)) for key, value in x.items())
     if isinstance(x, set | frozenset):
         return tuple(sorted(x))
-    if isinstance(x, list | tuple):
+    if isinstance(x, list | tuple | array):
         return tuple(_graph(value, met) for value in x)
     names = x.__slots__ if hasattr(x, "__slots__") else vars(x)
     return tuple((name, _graph(getattr(x, name), met)) for name in names)
