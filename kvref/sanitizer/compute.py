@@ -15,8 +15,8 @@ from kvref.memory.history import Event
 from kvref.sanitizer.faults import read_fault
 from kvref.sanitizer.requests import Request
 from kvref.sanitizer.shadow import Block, Flight
-from kvref.sanitizer.state import State, ids
-from kvref.sanitizer.writes import judge_write, slots_of, write_slots
+from kvref.sanitizer.state import State
+from kvref.sanitizer.writes import judge_write, told_blocks, told_slots, write_slots
 
 
 def compute(state: State, line: int, event: Event) -> None:
@@ -72,10 +72,8 @@ def write(state: State, line: int, event: Event) -> None:
     else:
         stop = _count_computed(state, line, request, start, stop)
         group = state.group(event)
-        slots = (
-            ids(event, "slots") if "slots" in event else slots_of(ids(event), start, stop, state.sizes[group])
-        )
-        write_slots(state, line, request, group, start, slots[: max(0, stop - start)])
+        slots = told_slots(state, line, request, event, state.sizes[group], stop)
+        write_slots(state, line, request, group, start, slots)
         request.back_to(start)
     request.step = _step(state, line, event) if "step" in event else state.step
     request.progress, state.active = state.steps, True
@@ -92,10 +90,10 @@ def read(state: State, line: int, event: Event) -> None:
             _read_group(state, line, request, group, start, stop)
         return
     size = state.sizes[state.group(event)]
-    for at, block in enumerate(ids(event)):
+    for at, block in enumerate(told_blocks(state, line, request, event, size)):
         base = (start // size + at) * size
         lo, hi = max(start - base, 0), min(stop - base, size)
-        known = state.block(block, line, "read") if lo < hi else None
+        known = state.block(block, line, "read", request.name)
         if known is not None and not read_fault(state, line, request, block, known, lo, hi, base):
             _judge_reader(state, line, request, block, known)
 
@@ -115,6 +113,8 @@ def _write_tokens(state: State, line: int, request: Request, start: int, stop: i
     stop = _count_computed(state, line, request, start, stop)
     if start >= stop:
         return stop
+    if request.stateless:
+        _no_state(state, line, request, start)
     for size, table in zip(state.sizes, request.tables, strict=True):
         for index in range(start // size, (stop - 1) // size + 1):
             base = index * size
@@ -210,9 +210,24 @@ def _no_block(
     elif request.freed and not table:
         what = "and has let go of its blocks"
     else:
-        rule, what = "KV-BLOCK-020", f"but its table has {len(table)} blocks of {size}"
-        what = what if not hole else f"but entry {index} of its table is none"
+        its = "its table" if state.single else f"its table of group {_group(request, table)}"
+        rule, what = "KV-BLOCK-020", f"but {its} has {len(table)} blocks of {size}"
+        what = what if not hole else f"but entry {index} of {its} is none"
     state.report(rule, line, f"request {request.name} {doing} position {position}, {what}", facts)
+
+
+def _group(request: Request, table: list[int]) -> int:
+    return next(group for group, its in enumerate(request.tables) if its is table)
+
+
+def _no_state(state: State, line: int, request: Request, start: int) -> None:
+    """Report that a request goes on behind a hit, and that its recurrent state has seen none of that."""
+    facts = [(request.stateless, f"request {request.name} hit blocks"), *request.facts()]
+    message = (
+        f"request {request.name} computes position {start} without the recurrent state of the tokens it hit"
+    )
+    request.stateless = 0
+    state.report("KV-BLOCK-040", line, message, facts)
 
 
 def _judge_reader(state: State, line: int, request: Request, block: int, known: Block) -> None:

@@ -75,7 +75,8 @@ def truncate(state: State, line: int, event: Event) -> None:
     request.labels.cut(count)
     state.tokens -= had - count
     request.cut, request.computed = line, min(request.computed, count)
-    request.back_to(count)
+    for window in state.windows:  # one that has moved on may have let go of what it reaches again
+        request.back_to(count if window is None else max(0, count - window + 1))
 
 
 def fork(state: State, line: int, event: Event) -> None:
@@ -84,7 +85,7 @@ def fork(state: State, line: int, event: Event) -> None:
     if parent is None or not _is_new(state, line, event):
         return
     child = Request(event["request"], parent.labels.copy(), len(state.sizes), line, state.steps)
-    child.computed, child.verified = parent.computed, parent.verified
+    child.computed, child.verified, child.stateless = parent.computed, parent.verified, parent.stateless
     state.begin(child)
     state.count_entries(sum(map(len, parent.tables)))
     for group, table in enumerate(parent.tables):
@@ -100,7 +101,7 @@ def preempt(state: State, line: int, event: Event) -> None:
     """`preempt`: a request waits again, and will compute or find all of its tokens anew."""
     request = state.request(event["request"], line, "a preemption")
     if request is not None:
-        request.preempted, request.computed = line, 0
+        request.preempted, request.computed, request.stateless = line, 0, 0
         request.back_to(0)
 
 

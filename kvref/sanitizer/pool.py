@@ -6,6 +6,7 @@ For porters: a block that is handed out while held has two holders from then on,
 Source: the chapter on memory, histories.
 """
 
+from kvref.errors import HistoryError
 from kvref.memory.history import Event
 from kvref.sanitizer.requests import Request
 from kvref.sanitizer.shadow import Block
@@ -14,6 +15,8 @@ from kvref.sanitizer.writes import names, overwritten
 
 #: How many tokens of neighbouring blocks share the labels that are kept of them.
 _TOGETHER = 128
+#: How many blocks of a free are looked up in the table one by one.
+_FEW = 8
 
 
 def allocate(state: State, line: int, event: Event) -> None:
@@ -28,7 +31,7 @@ def allocate(state: State, line: int, event: Event) -> None:
     for block in given:
         known = blocks.get(block)
         if known is None:
-            known = state.block(block, line, "allocate")
+            known = state.block(block, line, "allocate", who)
             if known is None:
                 state.entries -= 1
                 continue
@@ -95,6 +98,9 @@ def copy(state: State, line: int, event: Event) -> None:
         facts = old.facts(source, "freed", "allocated")
         state.report("KV-BLOCK-043", line, f"block {source} is copied, but nobody holds it", facts)
     request = state.request(event["request"], line, "a copy") if "request" in event else None
+    most = max(state.sizes) if request is None else state.sizes[state.group(event)]
+    if event["count"] > most:
+        raise HistoryError(f"copy.count = {event['count']}, expected at most {most}, the slots of a block")
     parts = old.copied(event["count"], None if request is None else request.labels)
     if request is not None:
         table = request.tables[state.group(event)]
@@ -140,7 +146,7 @@ def replace(state: State, line: int, event: Event) -> None:
         return
     old = table[index : index + len(blocks)]
     for at, block in enumerate(blocks):
-        known = state.block(block, line, "replace") if block >= 0 else None
+        known = state.entry(block, line, "replace", request.name)
         if known is None:
             blocks[at] = -1
             continue
@@ -206,7 +212,7 @@ def _unknown(state: State, line: int, event: Event) -> None:
         state.request(name, line, "free")
         return
     for block in ids(event)[:1] if "blocks" in event else ():
-        known = state.block(block, line, "free")
+        known = state.block(block, line, "free", name)
         facts = known.facts(block, "allocated", "freed", "held") if known else []
         message = f"request {name} lets go of block {block} again: it holds none"
         state.report("KV-BLOCK-006", line, message, [state.ended[name], *facts])
@@ -251,17 +257,19 @@ def _free_all(state: State, line: int, request: Request) -> None:
 def _free_some(state: State, line: int, request: Request, blocks: list[int]) -> None:
     """Let a request go of some blocks: holes in its table stay, unless the end of the table is gone."""
     gone: list[set[int]] = [set() for _ in request.tables]
+    places = state.places(request) if len(blocks) > _FEW else None
     for block in blocks:
-        for group, table in enumerate(request.tables):
-            if block >= 0 and block in table:
-                index = table.index(block)
-                table[index] = -2 - block  # a hole that says what was there
-                gone[group].add(index)
-                request.verified = min(request.verified, index * state.sizes[group])
-                state.let_go(state.blocks[block], request, line)
-                break
-        else:
+        place = state.place(request, block) if places is None else places.pop(block, None)
+        if place is None and places:
+            place = state.place(request, block)  # a block that stands twice in a table
+        if block < 0 or place is None:
             _not_held(state, line, request, block)
+            continue
+        group, index = place
+        request.tables[group][index] = -2 - block  # a hole that says what was there
+        gone[group].add(index)
+        request.verified = min(request.verified, index * state.sizes[group])
+        state.let_go(state.blocks[block], request, line)
     for table, holes in zip(request.tables, gone, strict=True):
         while table and len(table) - 1 in holes:
             table.pop()
@@ -269,7 +277,7 @@ def _free_some(state: State, line: int, request: Request, blocks: list[int]) -> 
 
 
 def _not_held(state: State, line: int, request: Request, block: int) -> None:
-    known = state.block(block, line, "free")
+    known = state.block(block, line, "free", request.name)
     if known is not None:
         holders = [r.name for r in state.holders(block)]
         facts = known.facts(block, "allocated", "freed", "held" if holders else "")

@@ -11,7 +11,7 @@ from kvref.memory.history import Event
 from kvref.sanitizer.faults import empty, mismatch
 from kvref.sanitizer.findings import Fact
 from kvref.sanitizer.requests import Request
-from kvref.sanitizer.shadow import Block
+from kvref.sanitizer.shadow import Block, Name
 from kvref.sanitizer.state import State, ids
 
 
@@ -26,21 +26,16 @@ def publish(state: State, line: int, event: Event) -> None:
         )
     told = False
     for block in blocks:
-        known = state.blocks.get(block) or state.block(block, line, "publish")
+        known = state.blocks.get(block) or state.block(block, line, "publish", who)
         here = min(size, count)
         count -= here
         if known is None:
             continue
-        if not known.refs and not known.published:
-            facts = known.facts(block, "allocated", "freed", "lost")
-            state.report("KV-BLOCK-043", line, f"block {block} is published, but nobody holds it", facts)
+        if not known.refs or (who is not None and (known.holder != who or known.freed > known.held)):
+            _judge_publisher(state, line, who, block, known)
         filled = known.covered(0, here)
-        if filled < here and not state.scheduled and not told:
-            told = True
-            why, more = empty(known, filled)
-            message = f"block {block} is published with {here} tokens, one of them in slot {filled}, {why}"
-            facts = known.facts(block, "allocated", "written", *more)
-            state.report("KV-PREFIX-005", line, message, facts)
+        if not told and (filled < here or known.allocated < state.was_reset):
+            told = _judge_published(state, line, block, known, here, filled)
         known.published, known.published_by, known.findable = line, who, here
         known.lost, known.owner = 0, None
 
@@ -54,7 +49,7 @@ def evict(state: State, line: int, event: Event) -> None:
         if not known.published:
             facts = known.facts(block, "allocated", "published", "lost")
             state.report("KV-PREFIX-042", line, f"block {block} is evicted, but it is not published", facts)
-        _lose(known, line, "evicted")
+        known.lose(line, "evicted")
     for snapshot in event.get("snapshots", ()):
         if state.snapshots.pop(snapshot, None) is None:
             state.report("KV-PREFIX-042", line, f"snapshot {snapshot} is evicted, but there is none")
@@ -64,8 +59,9 @@ def reset(state: State, line: int, event: Event) -> None:
     """`reset`: nothing that was published can be found any more."""
     for known in state.blocks.values():
         if known.published:
-            _lose(known, line, "forgotten by a reset")
+            known.lose(line, "forgotten by a reset")
     state.snapshots.clear()
+    state.was_reset = line
 
 
 def hit(state: State, line: int, event: Event) -> None:
@@ -88,23 +84,20 @@ def hit(state: State, line: int, event: Event) -> None:
     state.count_entries(len(blocks))
     told, deferred = False, stop
     for index, block in enumerate(blocks, first):
-        known = state.blocks.get(block) or (state.block(block, line, "hit") if block >= 0 else None)
-        if known is None:
-            table.append(-1)
-            continue
         base = index * size
         lo, hi = max(start - base, 0), min(stop - base, size)
+        known = state.blocks.get(block) or state.entry(block, line, "hit", request.name)
+        if known is None:
+            table.append(-1)
+            deferred = min(deferred, base + lo)  # a window may reach it
+            continue
         if not told:
             told, fine = _judge_hit(state, line, request, block, known, lo, hi, base)
             deferred = deferred if fine else min(deferred, base + lo)
         state.hold(known, request.name, line)
         request.holds += 1
         table.append(block)
-    stop = min(stop, len(request.symbols))
-    verified = stop if told else min(stop, deferred)  # what may still be computed is read later
-    request.verified = verified if request.computed < stop else min(request.verified, verified)
-    request.computed = max(request.computed, stop)
-    request.tail = None
+    _move(state, line, request, start, min(stop, len(request.symbols)), deferred, told=told)
 
 
 def snapshot(state: State, line: int, event: Event) -> None:
@@ -121,6 +114,7 @@ def snapshot(state: State, line: int, event: Event) -> None:
     if len(state.snapshots) >= state.limits.places:
         raise HistoryError(f"more than {state.limits.places} snapshots are kept, expected at most that")
     state.snapshots[event["snapshot"]] = (request.labels.label(count - 1), count, request.name, line)
+    state.recurrent = True
 
 
 def restore(state: State, line: int, event: Event) -> None:
@@ -133,6 +127,7 @@ def restore(state: State, line: int, event: Event) -> None:
         message = f"request {request.name} restores snapshot {event['snapshot']}, which is not kept"
         state.report("KV-PREFIX-017", line, message)
         return
+    state.recurrent, request.stateless = True, 0
     label, count, who, when = kept
     fact = (when, f"snapshot {event['snapshot']} of request {who} was taken after {count} tokens")
     if label == -1 or request.labels.label(count - 1) != label:
@@ -144,14 +139,54 @@ def restore(state: State, line: int, event: Event) -> None:
             f"but {request.computed} of its tokens count as computed"
         )
         state.report("KV-BLOCK-040", line, message, [fact])
-    request.computed = request.verified = min(count, len(request.symbols))
+    request.computed = min(count, len(request.symbols))
+    request.back_to(count)  # a state says nothing of the blocks
+
+
+def _judge_publisher(state: State, line: int, who: Name | None, block: int, known: Block) -> None:
+    """Report a block that is published and that nobody holds, or not the one who is said to publish it."""
+    request = None if who is None else state.requests.get(who)
+    if known.published and (request is None or request.ended):
+        return  # it is said again, which changes nothing
+    if not known.refs and not known.published:
+        facts = known.facts(block, "allocated", "freed", "lost")
+        state.report("KV-BLOCK-043", line, f"block {block} is published, but nobody holds it", facts)
+    elif who is not None and (request is None or not state.holds(request, block, known)):
+        message = f"block {block} is published by request {who}, which does not hold it"
+        state.report("KV-BLOCK-043", line, message, known.facts(block, "allocated", "held", "freed"))
+
+
+def _judge_published(state: State, line: int, block: int, known: Block, here: int, filled: int) -> bool:
+    """Report a block that is published unfilled, or with what is older than a reset; return whether it is."""
+    doing, reset = f"block {block} is published with ", state.was_reset
+    if known.main is not None and known.main.line < reset and known.allocated < reset:
+        message = f"{doing}what request {known.main.who} wrote before everything was reset"
+        facts = [*known.facts(block, "allocated", "written"), (reset, "everything published was forgotten")]
+        state.report("KV-PREFIX-015", line, message, facts)
+        return True
+    if filled == here or state.scheduled:
+        return False
+    why, more = empty(known, filled)
+    message = f"{doing}{here} tokens, one of them in slot {filled}, {why}"
+    state.report("KV-PREFIX-005", line, message, known.facts(block, "allocated", "written", *more))
+    return True
+
+
+def _move(
+    state: State, line: int, request: Request, start: int, stop: int, deferred: int, *, told: bool
+) -> None:
+    """Let a hit of positions start to stop − 1 count as computed; those from `deferred` on are read later."""
+    moves = request.computed < stop
+    if told:
+        request.verified = max(request.verified, stop)
+    elif moves and state.single and request.verified >= start:
+        request.verified = min(stop, deferred)
+    else:  # what lies before it, or in another group, was not looked at
+        request.verified = min(request.verified, deferred)
+    if moves:
+        request.computed = stop
+        request.stateless = line if state.recurrent else 0
     request.tail = None
-
-
-def _lose(known: Block, line: int, how: str) -> None:
-    known.lose(line, how)
-    if not known.refs and known.main is not None:
-        known.main.source = None
 
 
 def _misplaced(
@@ -185,8 +220,8 @@ def _judge_hit(
     state: State, line: int, request: Request, block: int, known: Block, lo: int, hi: int, base: int
 ) -> tuple[bool, bool]:
     """Report what is wrong with a block that was hit; return whether it was told, and whether all is well."""
-    found = known.fault(lo, hi, base, request.labels)
-    if found is None and known.published:
+    found, findable = known.fault(lo, hi, base, request.labels), known.findable if known.published else 0
+    if found is None and hi <= findable:
         return False, True
     doing = f"request {request.name} hits block {block}, which "
     facts: list[Fact | None] = known.facts(block, "allocated", "published", "written")
@@ -202,7 +237,11 @@ def _judge_hit(
         state.report("KV-BLOCK-043", line, doing + "nobody holds and nobody has published", facts)
         return True, False
     if found is None:
-        return False, True
+        what = (
+            f"{doing}is published up to slot {findable - 1}" if findable else f"{doing}nobody has published"
+        )
+        state.report("KV-PREFIX-005", line, what, facts)
+        return True, False
     slot, held = found
     what = f"request {request.name} hits position {base + slot} in slot {slot} of block {block}, "
     if held is not None:

@@ -29,6 +29,7 @@ class Request:
         "preempted",
         "progress",
         "starved",
+        "stateless",
         "step",
         "symbols",
         "table",
@@ -59,6 +60,8 @@ class Request:
         self.progress = progress
         """How many steps had ended when it was last computed, or arrived."""
         self.starved = False
+        self.stateless = 0
+        """Where it hit blocks whose recurrent state it has not been given."""
         self.line = line
         self.freed = 0
         """Where it last let go of blocks."""

@@ -55,6 +55,8 @@ class Flight:
     count: int = 0
     blocks: tuple[int, ...] = ()
     done: bool = False
+    before: "Flight | None" = None
+    """The step that began before it, if that was in flight."""
 
     def __init__(self, what: str, name: Name, line: int) -> None:
         self.what, self.name, self.line = what, name, line

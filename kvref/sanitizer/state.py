@@ -13,13 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvref.errors import HistoryError
-from kvref.memory.history import Event, expanded, shown
+from kvref.memory.history import Event, expanded
 from kvref.sanitizer.findings import Fact, Finding, in_order
+from kvref.sanitizer.opened import ahead, sizes, windows
 from kvref.sanitizer.requests import Request
 from kvref.sanitizer.shadow import Block, Flight, Name, Written
 
-#: The most groups, the most slots of a block, and the most tokens a step may be ahead.
-_GROUPS, _SLOTS, _AHEAD = 64, 1 << 16, 1 << 16
 #: How many ended requests are remembered, for messages about them.
 _REMEMBERED = 4096
 
@@ -59,24 +58,18 @@ class State:
         self.max_findings = max_findings
         self.findings: list[Finding] = []
         self.num_blocks: int = opened["num_blocks"]
-        self.sizes = _sizes(opened)
+        self.sizes = sizes(opened)
         self.single = self.sizes[0] if len(self.sizes) == 1 else 0
         """The block size where there is one group, else 0."""
         self.stride = next(
             (s for s in (self.sizes[0], 128, 96, 80, 64) if s <= 128 and not self.sizes[0] % s), 128
         )
-        self.windows: list[int | None] = opened.get("windows") or [None] * len(self.sizes)
-        if len(self.windows) != len(self.sizes):
-            raise HistoryError(
-                f"open.windows has {len(self.windows)} items, expected {len(self.sizes)}, one a group"
-            )
+        self.windows = windows(opened, len(self.sizes))
         self.first = int(opened.get("null_block", False))
         if self.num_blocks <= self.first:
             raise HistoryError("open.num_blocks = 1, expected one besides the null block")
         self.scheduled = opened.get("publish") == "scheduled"
-        self.ahead: int = opened.get("ahead", 0)
-        if self.ahead > _AHEAD:
-            raise HistoryError(f"open.ahead = {self.ahead}, expected at most {_AHEAD}")
+        self.ahead = ahead(opened)
         self.max_wait: int | None = max_wait if max_wait is not None else opened.get("max_wait")
         self.tiers: dict[str, int] = opened.get("tiers", {})
 
@@ -101,6 +94,10 @@ class State:
         self.dropped: OrderedDict[tuple[str, Name], int] = OrderedDict()
         self.snapshots: dict[Name, tuple[int, int, Name, int]] = {}
         """Snapshot -> its label, its number of tokens, whose it is, and the line."""
+        self.recurrent = False
+        """Whether the history tells of recurrent states."""
+        self.was_reset = 0
+        """Where everything published was forgotten last."""
         self.disturbed = False
         """Whether a block that somebody had verified was changed in this event."""
         self.closed = 0
@@ -119,7 +116,7 @@ class State:
         if len(self.findings) >= self.max_findings:
             raise EnoughFound
 
-    def block(self, block: int, line: int, doing: str) -> Block | None:
+    def block(self, block: int, line: int, doing: str, who: Name | None = None) -> Block | None:
         """Return the record of a block; report one that the pool does not have, and return None."""
         known = self.blocks.get(block)
         if known is not None:
@@ -129,6 +126,7 @@ class State:
                 raise HistoryError(f"more than {self.limits.blocks} blocks are used, expected at most that")
             self.blocks[block] = known = Block()
             return known
+        doing = doing if who is None else f"{doing} of request {who}"
         if block == 0:
             self.report("KV-BLOCK-008", line, f"{doing} names block 0, the null block, which nobody holds")
         else:
@@ -139,6 +137,10 @@ class State:
                 f"{doing} names block {block}, but the pool has blocks {self.first} to {last}",
             )
         return None
+
+    def entry(self, block: int, line: int, doing: str, who: Name) -> Block | None:
+        """Return the record of a block for an entry of a table, which may be none, or the null block."""
+        return None if block < self.first else self.block(block, line, doing, who)
 
     def request(self, name: Name, line: int, doing: str) -> Request | None:
         """Return a request that has not ended; report one that has, or never began, and return None."""
@@ -224,6 +226,20 @@ class State:
                 return group, table.index(block)
         return None
 
+    def places(self, request: Request) -> dict[int, tuple[int, int]]:
+        """Return the group and entry of each block that a request has, for a look at many of them."""
+        return {
+            block: (group, index)
+            for group in reversed(range(len(request.tables)))
+            for index, block in reversed(list(enumerate(request.tables[group])))
+        }
+
+    def holds(self, request: Request, block: int, known: Block) -> bool:
+        """Whether a request has a block in a table."""
+        if known.holder == request.name and known.freed <= known.held:
+            return True
+        return any(block in table for table in request.tables)
+
     def holders(self, block: int) -> list[Request]:
         """List the requests whose tables have a block."""
         return [r for r in self.requests.values() if any(block in table for table in r.tables)]
@@ -277,14 +293,3 @@ def ids(event: Event, field: str = "blocks") -> list[int]:
         return expanded(blocks)
     except HistoryError as error:
         raise HistoryError(f"{event['event']}.{field}: {error}") from None
-
-
-def _sizes(opened: Event) -> list[int]:
-    if ("block_size" in opened) == ("block_sizes" in opened):
-        raise HistoryError("open has both or none of block_size and block_sizes, expected one of them")
-    sizes: list[int] = opened.get("block_sizes", [opened.get("block_size")])
-    if not sizes or len(sizes) > _GROUPS or max(sizes) > _SLOTS:
-        raise HistoryError(
-            f"open has block sizes {shown(sizes)}, expected 1 to {_GROUPS}, each at most {_SLOTS}"
-        )
-    return sizes

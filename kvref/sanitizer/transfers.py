@@ -7,6 +7,7 @@ Source: the chapter on memory, histories.
 
 from kvref.errors import HistoryError
 from kvref.memory.history import Event
+from kvref.sanitizer.delivery import judge_sent, received
 from kvref.sanitizer.faults import empty, mismatch
 from kvref.sanitizer.requests import Request
 from kvref.sanitizer.shadow import Flight, Name
@@ -22,6 +23,8 @@ def begin(state: State, line: int, event: Event) -> None:
     flight = Flight(what, event[what], line)
     if what == "transfer":
         _load_up(flight, event)
+        if flight.kind == "receive":
+            state.request(event["request"], line, "a transfer")
     elsewhere = state.flights.pop((what, flight.name), None)
     if elsewhere is not None:
         state.report("KV-BLOCK-042", line, f"{flight.title} begins twice", [elsewhere.told()])
@@ -31,11 +34,13 @@ def begin(state: State, line: int, event: Event) -> None:
         raise HistoryError(f"more than {state.limits.flights} flights at a time, expected at most that")
     state.flights[what, flight.name] = flight
     if what == "step":
-        state.stepped, state.step = True, flight
+        state.stepped, flight.before, state.step = True, state.step, flight
         return
     state.count_entries(len(flight.blocks))
     for block in flight.blocks:
         _take_along(state, line, flight, block)
+    if flight.kind == "send":
+        judge_sent(state, line, flight)
 
 
 def end(state: State, line: int, event: Event) -> None:
@@ -44,17 +49,28 @@ def end(state: State, line: int, event: Event) -> None:
     name: Name = event[what]
     flight = state.flights.pop((what, name), None)
     if flight is None:
-        state.report("KV-BLOCK-042", line, f"{what} {name} ends, but it has not begun")
+        later = ", or one that began later has ended" if what == "step" else ""
+        state.report("KV-BLOCK-042", line, f"{what} {name} ends, but it has not begun{later}")
     elif what == "step":
-        flight.done = True
+        _end_step(state, flight)
         state.tick(line)
-        state.step = None if state.step is flight else state.step
     else:
         flight.done = True
         state.entries -= len(flight.blocks)
         if flight.kind == "receive":
-            _received(state, line, flight, failed=event.get("failed", False))
+            received(state, line, flight, failed=event.get("failed", False))
     count_free(state, line, event)
+
+
+def _end_step(state: State, flight: Flight) -> None:
+    """Let a step have ended, and those that began before it: they end in the order in which they began."""
+    state.step = None if state.step is flight else state.step
+    last: Flight | None = flight
+    while last is not None and not last.done:
+        last.done = True
+        state.flights.pop(("step", last.name), None)
+        before, last.before = last.before, None
+        last = before
 
 
 def count_free(state: State, line: int, event: Event) -> None:
@@ -98,6 +114,9 @@ def store(state: State, line: int, event: Event) -> None:
         known = state.block(block, line, "store")
         if known is None:
             continue
+        if not known.refs and not known.published and known.lost <= known.allocated:
+            facts = known.facts(block, "allocated", "freed")
+            state.report("KV-BLOCK-043", line, f"block {block} is stored, but nobody holds it", facts)
         if (tier, key) not in state.cells:
             state.stored[tier] = state.stored.get(tier, 0) + 1
             if len(state.cells) >= state.limits.places:
@@ -201,27 +220,6 @@ def _pairs(state: State, event: Event) -> list[tuple[Name, int]]:
             f"{event['event']}.keys has {len(event['keys'])} items, expected {len(blocks)}, one a block"
         )
     return list(zip(event["keys"], blocks, strict=True))
-
-
-def _received(state: State, line: int, flight: Flight, *, failed: bool) -> None:
-    """Let blocks hold what a transfer delivered: tokens of its request that another machine computed."""
-    request = None if flight.request is None else state.requests.get(flight.request)
-    size, stop = state.sizes[0], flight.start + flight.count
-    for at, block in enumerate(flight.blocks):
-        known = state.blocks.get(block)
-        if known is None or known.arriving is not flight:
-            continue
-        known.arriving = None
-        base = (flight.start // size + at) * size
-        lo, hi = max(flight.start - base, 0), min(stop - base, size)
-        if failed:
-            known.emptied, known.emptied_how = line, f"{flight.title} failed"
-        elif request is not None and lo < hi:
-            known.write(lo, hi, base, request.labels, request.name, line)
-    if request is not None and not failed and not request.ended:
-        if request.computed == flight.start:
-            request.computed = min(stop, len(request.symbols))
-        request.tail = None
 
 
 def _judge_loaded(state: State, line: int, request: Request, block: int, stored: int, event: Event) -> bool:

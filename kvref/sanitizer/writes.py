@@ -6,9 +6,11 @@ For porters: a wrong write is told, and then done: what it overwrote is wrong fr
 Source: the chapter on memory, histories.
 """
 
+from kvref.errors import HistoryError
+from kvref.memory.history import Event
 from kvref.sanitizer.requests import Request
 from kvref.sanitizer.shadow import Block, Name
-from kvref.sanitizer.state import State
+from kvref.sanitizer.state import State, ids
 
 
 def judge_write(
@@ -46,11 +48,14 @@ def overwritten(state: State, line: int, doing: str, block: int, known: Block) -
 
 def write_slots(state: State, line: int, request: Request, group: int, start: int, slots: list[int]) -> None:
     """Write positions from `start` on into the slots that a kernel was told."""
-    size, table, told = state.sizes[group], request.tables[group], False
+    size, table, told, foreign = state.sizes[group], request.tables[group], False, set[int]()
     for position, slot in enumerate(slots, start):
         block, offset = divmod(slot, size)
-        known = state.block(block, line, "write") if slot >= 0 else None
+        if slot < 0 or block in foreign:
+            continue
+        known = state.block(block, line, "write", request.name)
         if known is None:
+            foreign.add(block)
             continue
         index = position // size
         expected = table[index] * size + position % size if index < len(table) else -1
@@ -65,13 +70,39 @@ def write_slots(state: State, line: int, request: Request, group: int, start: in
             state.changed(block)
 
 
-def slots_of(blocks: list[int], start: int, stop: int, size: int) -> list[int]:
-    """Return the slots of positions by the blocks that a kernel was told, the first for `start`."""
-    first = start // size
-    return [
-        blocks[p // size - first] * size + p % size if p // size - first < len(blocks) else -1
-        for p in range(start, stop)
-    ]
+def told_slots(state: State, line: int, request: Request, event: Event, size: int, stop: int) -> list[int]:
+    """Return the slots that a kernel was told for tokens up to `stop`, and report too few or too many."""
+    start = event["start"]
+    if "slots" not in event:
+        blocks, first = told_blocks(state, line, request, event, size), start // size
+        stop = min(stop, (first + len(blocks)) * size)
+        return [blocks[p // size - first] * size + p % size for p in range(start, stop)]
+    slots = ids(event, "slots")
+    if len(slots) != event["count"]:
+        message = f"request {request.name} writes {event['count']} tokens, but {len(slots)} slots are told"
+        state.report("KV-BLOCK-020", line, message, request.facts())
+    return slots[: max(0, stop - start)]
+
+
+def told_blocks(state: State, line: int, request: Request, event: Event, size: int) -> list[int]:
+    """Return the blocks that a kernel was told, the first for `start`, and report too few of them.
+
+    Raises: HistoryError if they are too many: then a count is not in tokens.
+    """
+    start, stop, blocks = event["start"], event["start"] + event["count"], ids(event)
+    needed = -(-stop // size) - start // size if stop > start else 0
+    if needed < len(blocks):
+        raise HistoryError(
+            f"{event['event']}.count = {event['count']}, which fill {needed} blocks of {size}, "
+            f"but {event['event']}.blocks names {len(blocks)}; a count is in tokens"
+        )
+    if needed > len(blocks):
+        message = (
+            f"request {request.name} {event['event']}s positions {start} to {stop - 1}, "
+            f"in {needed} blocks of {size}, but {len(blocks)} are told"
+        )
+        state.report("KV-BLOCK-020", line, message, request.facts())
+    return blocks
 
 
 def _wrong_slot(

@@ -89,12 +89,16 @@ CASES: dict[str, tuple[list[Event], str, str]] = {
         "KV-BLOCK-044",
         "block 0 is still pinned",
     ),
-    "block past the pool": ([arrive(1), allocate(1, 8)], "KV-BLOCK-007", "allocate names block 8"),
-    "no block": ([arrive(1), allocate(1, -1)], "KV-BLOCK-007", "allocate names block -1"),
+    "block past the pool": (
+        [arrive(1), allocate(1, 8)],
+        "KV-BLOCK-007",
+        "allocate of request 1 names block 8",
+    ),
+    "no block": ([arrive(1), allocate(1, -1)], "KV-BLOCK-007", "allocate of request 1 names block -1"),
     "null block": (
         [opened(null_block=True), arrive(1), allocate(1, 0)],
         "KV-BLOCK-008",
-        "allocate names block 0, the null block",
+        "allocate of request 1 names block 0, the null block",
     ),
     "freed twice": (
         [*LIVE, free(1), free(1, 1)],
@@ -549,14 +553,32 @@ CASES: dict[str, tuple[list[Event], str, str]] = {
         [
             *LIVE,
             say("begin", step=1),
+            say("begin", step=2),
+            decode((1, 4)),
+            compute((1, 10, 1)),
+            free(1),
+            say("end", step=1, num_free=5),
+        ],
+        "",
+        "",
+    ),
+    "count with blocks that wait no longer": (
+        [
+            *LIVE,
+            say("begin", step=1),
             decode((1, 4)),
             compute((1, 10, 1)),
             free(1),
             say("begin", step=2),
             say("end", step=2, num_free=5),
         ],
-        "",
-        "",
+        "KV-BLOCK-004",
+        "5 blocks count as free, but 8 of 8 are held by nobody",
+    ),
+    "steps end in another order": (
+        [say("begin", step=1), say("begin", step=2), say("end", step=2), say("end", step=1)],
+        "KV-BLOCK-042",
+        "step 1 ends, but it has not begun, or one that began later has ended",
     ),
     "stored and loaded": (
         [
@@ -692,6 +714,7 @@ CASES: dict[str, tuple[list[Event], str, str]] = {
     ),
     "reads a hole": (
         [
+            opened(windows=[4]),
             *cached(),
             arrive(2),
             hit(2, 8, -1, 1),
@@ -711,6 +734,199 @@ CASES: dict[str, tuple[list[Event], str, str]] = {
         [opened(windows=[8]), *LIVE, free(1, 0), decode((1, 5)), compute((1, 10, 1))],
         "KV-BLOCK-043",
         "request 1 reads position 3, in block 0, which it let go of",
+    ),
+    "computes behind a hole": (
+        [*cached(), arrive(2), hit(2, 8, -1, 1), allocate(2, 4), compute((2, 8, 2))],
+        "KV-BLOCK-020",
+        "request 2 reads position 0, but entry 0 of its table is none",
+    ),
+    "window reaches into a hole": (
+        [opened(windows=[6]), *cached(), arrive(2), hit(2, 8, -1, 1), allocate(2, 4), compute((2, 8, 2))],
+        "KV-BLOCK-020",
+        "request 2 reads position 3, but entry 0 of its table is none",
+    ),
+    "pruned by drafts that were rejected": (
+        [
+            opened(windows=[4]),
+            *LIVE,
+            say("tokens", request=1, tokens=[1, 2]),
+            compute((1, 10, 2)),
+            free(1, 0, 1),
+            say("truncate", request=1, count=10),
+            decode((1, 3)),
+            compute((1, 10, 1)),
+        ],
+        "KV-BLOCK-043",
+        "request 1 reads position 7, in block 1, which it let go of",
+    ),
+    "hit of two parts, the first not computed": (
+        [
+            opened(publish="scheduled"),
+            *cached(),
+            arrive(3, [1] * 10),
+            allocate(3, 5),
+            publish(5),
+            arrive(2),
+            hit(2, 4, 5),
+            hit(2, 4, 1, start=4),
+            allocate(2, 4),
+            compute((2, 8, 2)),
+        ],
+        "KV-BLOCK-021",
+        "request 2 reads position 0 in slot 0 of block 5, which was never written",
+    ),
+    "hit before it is published": (
+        [*LIVE, arrive(2), hit(2, 8, 0, 1)],
+        "KV-PREFIX-005",
+        "request 2 hits block 0, which nobody has published",
+    ),
+    "hit beyond what is published": (
+        [*LIVE, publish(0, 1, 2, count=9), arrive(2, [*PROMPT, 1]), hit(2, 10, 0, 1, 2)],
+        "KV-PREFIX-005",
+        "request 2 hits block 2, which is published up to slot 0",
+    ),
+    "published by another": (
+        [*LIVE, *SECOND, publish(0, request=2)],
+        "KV-BLOCK-043",
+        "block 0 is published by request 2, which does not hold it",
+    ),
+    "published by a stranger": (
+        [*LIVE, publish(0, request=9)],
+        "KV-BLOCK-043",
+        "block 0 is published by request 9, which does not hold it",
+    ),
+    "published again by another": (
+        [*LIVE, *SECOND, publish(0, request=1), publish(0, request=2)],
+        "KV-BLOCK-043",
+        "block 0 is published by request 2, which does not hold it",
+    ),
+    "published again after the end": ([*cached(), publish(0, 1, request=1)], "", ""),
+    "published from before a reset": (
+        [*LIVE, say("reset"), publish(0, 1, request=1)],
+        "KV-PREFIX-015",
+        "block 0 is published with what request 1 wrote before everything was reset",
+    ),
+    "loaded after a reset and published": (
+        [
+            *LIVE,
+            say("store", tier="host", keys=["a"], blocks=[0]),
+            say("reset"),
+            arrive(2),
+            allocate(2, 5),
+            say("load", tier="host", keys=["a"], blocks=[5], request=2, count=4),
+            publish(5),
+        ],
+        "",
+        "",
+    ),
+    "stored after it was let go": (
+        [*LIVE, free(1), say("store", tier="host", keys=["a"], blocks=[0])],
+        "KV-BLOCK-043",
+        "block 0 is stored, but nobody holds it",
+    ),
+    "stored as it is evicted, and loaded": (
+        [
+            *cached(),
+            say("evict", blocks=[0]),
+            say("store", tier="host", keys=["a"], blocks=[0]),
+            arrive(3, [9] * 4),
+            allocate(3, 0),
+            compute((3, 0, 4)),
+            arrive(2),
+            allocate(2, 5, 6, 7),
+            say("load", tier="host", keys=["a"], blocks=[5], request=2, count=4),
+            compute((2, 4, 6)),
+        ],
+        "",
+        "",
+    ),
+    "received for one that has ended": (
+        [
+            *LIVE,
+            say("abort", request=1),
+            say("begin", transfer="t", kind="receive", request=1, count=4, blocks=[0]),
+        ],
+        "KV-BLOCK-033",
+        "a transfer of request 1, which had ended",
+    ),
+    "sends another's block": (
+        [
+            *LIVE,
+            *SECOND,
+            say("begin", transfer="t", kind="send", request=1, count=8, blocks=[0, 5]),
+        ],
+        "KV-BLOCK-021",
+        "transfer t sends position 4 of request 1 from slot 0 of block 5, which holds position 0",
+    ),
+    "sends what is computed meanwhile": (
+        [
+            arrive(1),
+            allocate(1, 0, 1, 2),
+            say("begin", transfer="t", kind="send", request=1, count=10, blocks=[0, 1, 2]),
+            compute((1, 0, 10)),
+            say("end", transfer="t"),
+        ],
+        "",
+        "",
+    ),
+    "goes on without a recurrent state": (
+        [
+            *LIVE,
+            publish(0, 1),
+            say("snapshot", request=1, snapshot=0, count=8),
+            arrive(2),
+            hit(2, 8, 0, 1),
+            allocate(2, 5),
+            compute((2, 8, 2)),
+        ],
+        "KV-BLOCK-040",
+        "request 2 computes position 8 without the recurrent state of the tokens it hit",
+    ),
+    "goes on with a state and a hit": (
+        [
+            *LIVE,
+            publish(0, 1),
+            say("snapshot", request=1, snapshot=0, count=8),
+            arrive(2),
+            say("restore", request=2, snapshot=0),
+            hit(2, 8, 0, 1),
+            allocate(2, 5),
+            compute((2, 8, 2)),
+        ],
+        "",
+        "",
+    ),
+    "a state alone": (
+        [
+            *LIVE,
+            say("snapshot", request=1, snapshot=0, count=8),
+            arrive(2),
+            allocate(2, 4, 5, 6),
+            say("restore", request=2, snapshot=0),
+            compute((2, 8, 2)),
+        ],
+        "KV-BLOCK-021",
+        "request 2 reads position 0 in slot 0 of block 4, which was never written",
+    ),
+    "told fewer slots than tokens": (
+        [arrive(1, [1, 2, 3]), allocate(1, 0), say("write", request=1, start=0, count=3, slots=[0, 1])],
+        "KV-BLOCK-020",
+        "request 1 writes 3 tokens, but 2 slots are told",
+    ),
+    "told more slots than tokens": (
+        [arrive(1, [1, 2, 3]), allocate(1, 0), say("write", request=1, start=0, count=3, slots=[[0, 4]])],
+        "KV-BLOCK-020",
+        "request 1 writes 3 tokens, but 4 slots are told",
+    ),
+    "told fewer blocks than it reads": (
+        [*LIVE, say("read", request=1, start=0, count=10, blocks=[0, 1])],
+        "KV-BLOCK-020",
+        "request 1 reads positions 0 to 9, in 3 blocks of 4, but 2 are told",
+    ),
+    "told slots of a block past the pool": (
+        [*SECOND, decode((2, 1)), say("write", request=2, start=3, count=1, slots=[50])],
+        "KV-BLOCK-007",
+        "write of request 2 names block 12, but the pool has blocks 0 to 7",
     ),
 }
 
@@ -760,6 +976,53 @@ def test_groups_have_tables_of_their_own() -> None:
     assert found(*events, *more, free(1, 8), compute((1, 6, 1))) == []
     assert found(*events, *more, free(1, 9), compute((1, 6, 1))) == [("KV-BLOCK-043", 9)]
     assert only(first, arrive(1), allocate(1, 0), allocate(1, 0, group=1)).requirement == "KV-BLOCK-001"
+
+
+TWO_GROUPS = [
+    opened(block_size=None, block_sizes=[4, 2], windows=[None, 4], num_blocks=16, null_block=True),
+    arrive(1),
+    allocate(1, 1, 2, 3),
+    allocate(1, 6, 7, 8, 9, 10, group=1),
+]
+
+
+def test_a_hit_of_one_group_says_nothing_of_another() -> None:
+    """A group whose blocks were not hit is read like any other."""
+    events = [*TWO_GROUPS, compute((1, 0, 10)), publish(1, 2, request=1), publish(8, 9, request=1, group=1)]
+    events += [say("finish", request=1), free(1), arrive(2, [*PROMPT[:8], 1, 2])]
+    first, second = hit(2, 8, 1, 2), hit(2, 8, 0, -1, 8, 9, group=1)  # block 0 is null
+    more = [allocate(2, 3), allocate(2, 10, group=1), compute((2, 8, 2))]
+    assert found(*events, first, second, *more) == []
+    assert found(*events, second, first, *more) == []
+    more[1] = allocate(2, 11, 12, 13, 14, 10, group=1)
+    finding = only(*events, first, *more)
+    assert (finding.requirement, finding.line) == ("KV-BLOCK-021", 14)
+    assert "request 2 reads position 5 in slot 1 of block 13, which was never written" in finding.message
+
+
+@pytest.mark.parametrize(
+    "blocks", [[1, 2, 3, 6, 7, 8, 9, 10], [6, 1, 7, 2, 8, 3, 9, 10], [1, 2, 3, 8, 9, 10], [1, 2, 3, 9, 8, 10]]
+)
+def test_a_transfer_fills_every_group(blocks: list[int]) -> None:
+    """By the size of its blocks; of a window its last blocks will do, in any order."""
+    begin = say("begin", transfer="t", kind="receive", request=1, count=9, blocks=blocks)
+    assert found(*TWO_GROUPS, begin, say("end", transfer="t"), compute((1, 9, 1))) == []
+
+
+def test_a_transfer_in_the_wrong_order() -> None:
+    """Blocks of a group without a window follow the tokens."""
+    begin = say("begin", transfer="t", kind="receive", request=1, count=9, blocks=[2, 1, 3, 8, 9, 10])
+    finding = only(*TWO_GROUPS, begin, say("end", transfer="t"), compute((1, 9, 1)))
+    assert finding.requirement == "KV-BLOCK-021"
+    assert "request 1 reads position 0 in slot 0 of block 1, which holds position 4" in finding.message
+
+
+def test_many_blocks_are_freed_by_name() -> None:
+    """In any order, and a block that is named once too often is still found."""
+    many = list(range(40_000))
+    events = [opened(num_blocks=len(many)), arrive(1), allocate(1, *many)]
+    events += [free(1, *reversed(many), 7), say("close", num_free=len(many))]
+    assert found(*events) == [("KV-BLOCK-006", 4)]
 
 
 def test_starvation_is_told_at_the_first_step_past_the_limit() -> None:
