@@ -68,5 +68,7 @@ def check_new(blocks: Sequence[int], owned: Set[int]) -> None:
 
 
 def _is_here(node: Node, roots: Mapping[bytes, Node]) -> bool:
-    *_, root = node.path()
+    root = node
+    while root.parent is not None:
+        root = root.parent
     return roots.get(root.name) is root

@@ -4,7 +4,9 @@ import contextlib
 import gzip
 import itertools
 import json
+import os
 import tempfile
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,38 @@ def test_lengths_alone_are_read_from_both_forms(tmp_path: Path) -> None:
         assert not trace.has_blocks
 
 
+def test_a_trace_of_lengths_may_begin_in_1970(tmp_path: Path) -> None:
+    """Time counts from the first request, whenever that was."""
+    rows = [f"{day} 00:00:{second},1,1" for day, second in (("1970-01-01", "00"), ("1970-01-01", "10"))]
+    assert Trace.read(written(tmp_path, ",".join(LENGTHS_FIELDS), *rows)).timestamps.tolist() == [0, 10_000]
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """What was looked at to know a gzip file from a plain one is read as well; a path may be text."""
+    for name in ("t.jsonl", "t.jsonl.gz"):
+        content = written(tmp_path, line(), line(timestamp=7), name=name).read_bytes()
+        fifo = tmp_path / f"fifo-{name}"
+        os.mkfifo(fifo)
+        writer = threading.Thread(target=fifo.write_bytes, args=(content,))
+        writer.start()
+        assert Trace.read(str(fifo), block_size=4).timestamps.tolist() == [5, 7]
+        writer.join()
+
+
+@given(st.integers(1, 60), st.integers(2, 12))
+def test_block_sizes_that_fit_are_those_named(tokens: int, ids: int) -> None:
+    """Every size under which a length has so many ids, with its tail or without, and no other."""
+    fits = [size for size in range(1, 100) if ids in (tokens // size, -(-tokens // size))]
+    said = f"; they fit block sizes {fits[0]} to {fits[-1]}" if fits and ids != tokens else ""
+    with tempfile.TemporaryDirectory() as folder:
+        found = refused(
+            written(Path(folder), line(input_length=tokens, hash_ids=list(range(ids)))), block_size=100
+        )
+    assert said in found
+    assert ("they fit" in found) == bool(said)
+    assert len(fits) in (0, fits[-1] - fits[0] + 1 if fits else 0)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -123,6 +157,7 @@ def test_lengths_alone_are_read_from_both_forms(tmp_path: Path) -> None:
             " of 4 tokens; input_length seems to count blocks, expected tokens"),
         ({"input_length": 48}, "input_length = 48 and 3 hash_ids, expected 12 ids of 4 tokens"
             "; they fit block sizes 13 to 23, such as 16"),
+        ({"input_length": 2}, "input_length = 2 and 3 hash_ids, expected 1 ids (or 0 of full blocks)"),
         ({"input_length": 8, "hash_ids": [1]}, "input_length = 8 and 1 hash_ids, expected 2 ids of 4 tokens"),
         ({"hash_ids": []}, "input_length = 9 and 0 hash_ids, expected 3 ids (or 2 of full blocks)"),
         ({"hash_ids": [1, 2]}, "2 hash_ids for 9 tokens: the partial last block has no id here, unlike"),
@@ -264,3 +299,16 @@ def test_options_are_checked(tmp_path: Path, wrong: dict[str, Any]) -> None:
     """A block size counts tokens, and time is in seconds or thousandths."""
     with pytest.raises(ArgumentError, match=next(iter(wrong))):
         list(read_requests(written(tmp_path, line()), **wrong))
+
+
+@pytest.mark.parametrize("path", [None, 5, b"t.jsonl", "a\0b"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    """Before anything is opened."""
+    with pytest.raises(ArgumentError, match="path"):
+        Trace.read(path)
+
+
+def test_requests_are_gathered_in_blocks_of_some_size() -> None:
+    """Tails are told from full blocks by it."""
+    with pytest.raises(ArgumentError, match="block_size"):
+        Trace.of([TraceRequest(1, 0.0, 9, 2, (1,))], name="t", block_size=0)
