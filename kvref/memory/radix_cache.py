@@ -13,6 +13,9 @@ that the answer can go before the question; outputs of one request lengthen one 
 
 Hits are whole blocks of the tree. A profile that keys tails or hits to the token hits no more here.
 
+The pool is the cache's own. A step in flight or a pin would keep blocks that the tree has given up and that
+count as free, so there are none here: `kvref.memory.prefix_cache` has a pool with both.
+
 Realises: KV-PREFIX-001 hit-own-prefix, KV-PREFIX-002 hit-leaves-one, KV-PREFIX-005 hit-computed,
 KV-PREFIX-006 hit-complete, KV-PREFIX-015 reset-forgets, KV-PREFIX-018 evict-before-refuse, KV-PREFIX-019
 admit-atomic, KV-PREFIX-020 duplicates-safe, KV-PREFIX-021 abort-leaves-computed, KV-PREFIX-022
@@ -65,7 +68,7 @@ class RadixCache:
         self.block_size = check_count("block_size", size)
         self.evictions = 0
         """Blocks evicted so far."""
-        self.pool = BlockPool(num_blocks, null_block=self.profile.null_block, plain=self.profile.plain)
+        self._pool = BlockPool(num_blocks, null_block=self.profile.null_block, plain=self.profile.plain)
         self.tree = RadixTree(
             self.profile.policy,
             whole_nodes=self.profile.evict_unit == "node",
@@ -76,7 +79,7 @@ class RadixCache:
     @property
     def num_free(self) -> int:
         """How many blocks are free, or held by nobody but the tree."""
-        return self.pool.num_free + self.tree.num_evictable
+        return self._pool.num_free + self.tree.num_evictable
 
     def admit(
         self,
@@ -96,7 +99,7 @@ class RadixCache:
         raw, own = written_tokens(tokens), new_request(request, self._requests)
         count, size = len(raw) // TOKEN, self.block_size
         check_spans(check_namespace(namespace), count)
-        check_fits(count, size, self.pool.capacity)
+        check_fits(count, size, self._pool.capacity)
         rank = check_count("priority", priority, minimum=0)
         contents = sliced(raw, size, namespace, 0)
         found = self.tree.find(contents[: (count - 1) // size], namespace)
@@ -181,11 +184,11 @@ class RadixCache:
             raise OwnershipError(
                 f"{len(self._requests)} requests are live, expected none (KV-PREFIX-015 reset-forgets)"
             )
-        self.pool.free(self.tree.clear())
+        self._pool.free(self.tree.clear())
 
     def check_invariants(self) -> None:
         """Assert that every block is free, the tree's, or one request's own; costs time in their number."""
-        self.pool.check_invariants()
+        self._pool.check_invariants()
         self.tree.check_invariants()
         held: Counter[int] = Counter(id(live.node) for live in self._requests.values())
         nodes = {id(node): node.held for node in self.tree.nodes() if node.held}
@@ -195,8 +198,8 @@ class RadixCache:
             live.check_invariants(self.block_size)
             owned += live.blocks[live.node.end :]
         assert len(owned) == len(set(owned)), "a block has two owners"
-        free = self.pool.free_order()
-        assert len(owned) + len(free) == self.pool.capacity, "a block is nobody's"
+        free = self._pool.free_order()
+        assert len(owned) + len(free) == self._pool.capacity, "a block is nobody's"
         assert set(owned).isdisjoint(free), "a free block has an owner"
 
     def _publish(self, live: RadixRequest, *, outputs: bool) -> None:
@@ -220,24 +223,24 @@ class RadixCache:
             grow=live.grows,
         )
         if result.duplicates:
-            self.pool.free(result.duplicates)
+            self._pool.free(result.duplicates)
             live.blocks[own:stop] = result.node.prefix()[own:]
         self.tree.move_lock(live.node, result.node)
         live.node, live.num_inserted, live.grows = result.node, stop, outputs
 
     def _release(self, request: int) -> None:
         live = self._requests.pop(request)
-        self.pool.free(live.blocks[live.node.end :][::-1])
+        self._pool.free(live.blocks[live.node.end :][::-1])
         self.tree.unlock(live.node)
 
     def _allocate(self, num_blocks: int) -> list[int]:
         """Hand out blocks that can be had, evicting as many as are missing."""
-        short = num_blocks - self.pool.num_free
+        short = num_blocks - self._pool.num_free
         if short > 0:
             victims = self.tree.evict(short)
             self.evictions += len(victims)
-            self.pool.free(victims)
-        return self.pool.allocate(num_blocks).blocks
+            self._pool.free(victims)
+        return self._pool.allocate(num_blocks).blocks
 
     def _live(self, request: int) -> RadixRequest:
         try:
@@ -249,7 +252,7 @@ class RadixCache:
         available = self.num_free - taken
         if needed > available:
             raise OutOfBlocksError(
-                f"{needed} blocks are needed, but {available} of {self.pool.capacity} can be had "
+                f"{needed} blocks are needed, but {available} of {self._pool.capacity} can be had "
                 "(KV-PREFIX-018 evict-before-refuse)"
             )
 
