@@ -48,6 +48,19 @@ def test_ids_replay_as_tokens_do(trace: Trace, capacity: int, name: str) -> None
     assert (found.hit_tokens, found.refused) == (hits, refused)
 
 
+@given(traces(), st.sampled_from(["kvref", "vllm", "plain-lru", "lmcache"]))
+def test_with_room_for_copies_every_chain_replays_as_tokens_do(trace: Trace, name: str) -> None:
+    """A hit that ends inside a block is copied in the cache, which costs blocks and nothing else."""
+    cache = PrefixCache(1_000, name, BLOCK)
+    hits = 0
+    for number, tokens in enumerate(tokens_of(trace)):
+        hits += cache.admit(number, tokens).num_cached_tokens
+        cache.commit(number)
+        cache.finish(number)
+    assert cache.evictions == 0
+    assert Replay(trace, name).at(1_000).hit_tokens == hits
+
+
 @given(traces(), st.integers(5, 20))
 def test_plain_lru_is_lru(trace: Trace, capacity: int) -> None:
     """Where every request fits, the profile hits what block-by-block LRU does, head first, or less.
