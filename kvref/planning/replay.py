@@ -7,9 +7,9 @@ other, and counts what its lookups found. The ids of the trace stand for keys an
 made up; the size of a block is that of the trace.
 
 What a trace does not tell is left out: when requests overlap, and what their outputs hold. So is what a hit
-that ends inside a block costs: a cache copies its tail, for which it needs a block more, or gives that part of
-the hit up (`kvref.memory.prefix_steps`), and a tree here does not hit it (`kvref.memory.radix_cache`). Under
-profiles whose hits are whole blocks, a replay hits what the cache hits on tokens, at every capacity.
+that ends inside a block costs: a cache copies that part, for which it needs a block more, or gives it up
+(`kvref.memory.prefix_steps`), and a tree here does not hit it (`kvref.memory.radix_cache`). Under profiles
+whose hits are whole blocks, a replay hits what the cache hits on tokens, at every capacity.
 
 Realises: KV-PREFIX-002 hit-leaves-one and KV-PREFIX-003 hit-on-grid, as the profile has them.
 For porters: one request is lookup, hold, evict and allocate, publish, release; nothing else happens here.

@@ -3,8 +3,8 @@
 `read_requests` yields one checked request after the other; `Trace.read` gathers them. In a `Trace` the ids of
 blocks are renumbered from 0 in the order of their first appearance, so that they index arrays.
 
-Ids must be ids of prefixes: the same id always follows the same id. A trace in which it does not counts
-chunks wherever they stand, and hit rates of prefixes computed from it would be wrong; it is refused.
+Ids must be ids of prefixes (`kvref.planning.trace_ids`). A trace that counts chunks wherever they stand would
+give hit rates of prefixes that are wrong; it is refused.
 
 For porters: `Trace` is three flat arrays; a request's blocks are `blocks[starts[r] : starts[r + 1]]`.
 Source: the formats' own descriptions, see `kvref.planning.trace_lines`.
@@ -21,6 +21,7 @@ import numpy as np
 from kvref.arrays import Array, check_count, check_word
 from kvref.errors import TraceError
 from kvref.planning.trace_files import as_path, lines_of
+from kvref.planning.trace_ids import PrefixIds
 from kvref.planning.trace_lines import (
     LENGTHS_FIELDS,
     UNITS,
@@ -76,27 +77,15 @@ class Trace:
     def of(cls, requests: Iterable[TraceRequest], *, name: str, block_size: int) -> "Trace":
         """Gather requests.
 
-        Raises: TraceError if an id follows different ids in two places, or there is no request at all, or
-        more than `MAX_BLOCKS` blocks or requests; ArgumentError if `block_size` is no count.
+        Raises: TraceError if an id stands for two prefixes, or there is no request at all, or more than
+        `MAX_BLOCKS` blocks or requests; ArgumentError if `block_size` is no count.
         """
         check_count("block_size", block_size)
-        numbers: dict[int, int] = {}
-        parents = array("q")  # of each numbered id, the one before it; -1 at the start of a prompt
+        ids = PrefixIds(name, block_size)
         blocks, starts, lengths, times = array("q"), array("q", [0]), array("q"), array("d")
         tail: Tail = "full_blocks"
         for request in requests:
-            before = -1
-            for at, found in enumerate(request.hash_ids or ()):
-                number = numbers.setdefault(found, len(parents))
-                if number == len(parents):
-                    parents.append(before)
-                elif parents[number] != before:
-                    Place(name, request.line).refuse(
-                        f"hash_ids[{at}] = {found} follows another id than where it first appeared, "
-                        "expected ids of whole prefixes"
-                    )
-                blocks.append(number)
-                before = number
+            blocks.extend(ids.numbered(request))
             starts.append(len(blocks))
             times.append(request.timestamp)
             lengths.extend((request.input_length, request.output_length))

@@ -74,13 +74,15 @@ def trace_of(prompts: Iterable[Sequence[int]], tails: Iterable[int] = ()) -> Tra
 
     The last block of a prompt has BLOCK tokens, or fewer where `tails` says so.
     """
-    ids: dict[tuple[int, ...], int] = {}
+    ids: dict[tuple[tuple[int, ...], int], int] = {}
     requests = []
     rests = dict(enumerate(tails))
     for line, prompt in enumerate(prompts, 1):
         prefixes = [tuple(prompt[: end + 1]) for end in range(len(prompt))]
         tokens = len(prompt) * BLOCK - (BLOCK - rests.get(line - 1, BLOCK))
-        named = tuple(ids.setdefault(prefix, 7 * len(ids) + 3) for prefix in prefixes)
+        ends = [min(end * BLOCK, tokens) for end in range(1, len(prompt) + 1)]
+        pairs = zip(prefixes, ends, strict=True)
+        named = tuple(ids.setdefault(pair, 7 * len(ids) + 3) for pair in pairs)
         requests.append(TraceRequest(line, float(line), tokens, line % 3, named))
     return Trace.of(requests, name="drawn", block_size=BLOCK)
 

@@ -100,6 +100,25 @@ def test_lengths_alone_are_read_from_both_forms(tmp_path: Path) -> None:
         assert not trace.has_blocks
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "message"),
+    [
+        ((9, [1, 2, 3]), (10, [1, 2, 3]), "hash_ids[2] = 3 is a block of 2 tokens, and was one of 1"),
+        ((9, [1, 2, 3]), (12, [1, 2, 3]), "hash_ids[2] = 3 is a block of 4 tokens, and was one of 1"),
+        ((9, [1, 2, 3]), (13, [1, 2, 3, 4]), "hash_ids[2] = 3 is a block of 4 tokens, and was one of 1"),
+        ((12, [1, 2, 3]), (9, [1, 2, 3]), "hash_ids[2] = 3 is a block of 1 tokens, and was one of 4"),
+    ],
+)
+def test_an_id_stands_for_as_many_tokens_wherever_it_is(
+    tmp_path: Path, first: tuple[int, list[int]], then: tuple[int, list[int]], message: str
+) -> None:
+    """A padded tail is another prefix, and would hit more than there is."""
+    lines = [line(input_length=length, hash_ids=ids) for length, ids in (first, then)]
+    assert refused(written(tmp_path, *lines)).startswith(f"t.jsonl:2: {message}")
+    lines[1] = line(input_length=then[0], hash_ids=[*then[1][:2], 8, 9][: len(then[1])])
+    assert Trace.read(written(tmp_path, *lines), block_size=4).num_requests == 2
+
+
 def test_a_trace_of_lengths_may_begin_in_1970(tmp_path: Path) -> None:
     """Time counts from the first request, whenever that was."""
     rows = [f"{day} 00:00:{second},1,1" for day, second in (("1970-01-01", "00"), ("1970-01-01", "10"))]
