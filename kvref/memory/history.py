@@ -94,7 +94,7 @@ def compressed(blocks: Iterable[int]) -> list[Any]:
     """Return ids with every three or more that count upwards written as a run [first, count]."""
     runs: list[list[int]] = []
     for block in blocks:
-        if runs and block >= 0 and block == sum(runs[-1]):
+        if runs and block > 0 and block == sum(runs[-1]):  # 0 follows no other: −1 is no id
             runs[-1][1] += 1
         else:
             runs.append([block, 1])

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvref.errors import HistoryError
@@ -143,6 +143,7 @@ def test_an_event_is_one_line() -> None:
 
 
 @given(st.lists(st.integers(-1, 30), max_size=40))
+@example([-1, 0, 1])
 def test_runs_say_the_same_ids(ids: list[int]) -> None:
     """In their order, -1 for none included, and never longer than the ids."""
     runs = compressed(ids)
