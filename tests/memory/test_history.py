@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvref.errors import HistoryError
@@ -143,13 +143,19 @@ def test_an_event_is_one_line() -> None:
 
 
 @given(st.lists(st.integers(-1, 30), max_size=40))
-@example([-1, 0, 1])
 def test_runs_say_the_same_ids(ids: list[int]) -> None:
     """In their order, -1 for none included, and never longer than the ids."""
     runs = compressed(ids)
     assert expanded(runs) == ids
     assert len(json.dumps(runs)) <= len(json.dumps(ids))
     check({"event": "hit", "request": 1, "count": 1, "blocks": runs})
+
+
+def test_a_run_does_not_begin_with_none() -> None:
+    """-1 is no id, though 0 is the number after it."""
+    runs = compressed([-1, 0, 1, 2])
+    assert runs == [-1, [0, 3]]
+    check({"event": "allocate", "request": 1, "blocks": runs})
 
 
 def test_a_short_run_of_very_many_ids_is_refused() -> None:
