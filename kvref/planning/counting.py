@@ -20,6 +20,7 @@ by token) and of libcachesim (blocks), told apart by their numbers.
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
@@ -54,7 +55,7 @@ class Counting:
 
     def __str__(self) -> str:
         tail = "partial tails are blocks" if self.tail == "keyed" else "full blocks only"
-        counted = f"after the first {self.warm_up:.0%} of requests" if self.warm_up else "over all requests"
+        counted = f"after the first {100 * self.warm_up:.4g}% of requests" if self.warm_up else "over all requests"
         return f"hits of prefixes, {self.touch.replace('_', '-')} touch, {tail}, {counted}"
 
     def applied_to(self, trace: Trace) -> Trace:
@@ -75,7 +76,8 @@ class Counting:
 
     def first_counted(self, trace: Trace) -> int:
         """Return the first request that is counted."""
-        return math.floor(self.warm_up * trace.num_requests)
+        share = Fraction(str(self.warm_up))  # as it is written: 0.29 of 100 requests are 29, and not 28.99…
+        return math.floor(share * trace.num_requests)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,7 @@
 """One pass over a trace gives what a simulation at every capacity gives."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import find, given
@@ -113,12 +115,20 @@ def test_refusing_what_does_not_fit_is_no_stack_algorithm() -> None:
 def test_warm_up_fills_the_cache_and_is_not_counted(trace: Trace, touch: Touch, warm_up: float) -> None:
     """The first requests leave what later ones find; blocks and hits of the later ones are counted."""
     found = HitCurve.of(trace, Counting(touch=touch, warm_up=warm_up)).at(3)
-    first = int(warm_up * trace.num_requests)
+    first = int(Fraction(str(warm_up)) * trace.num_requests)
     assert found.hit_blocks == sum(lru(lists_of(trace), 3, touch).hits[first:])
     assert found.blocks == len(trace.blocks) - trace.starts[first]
     assert found.input_tokens == trace.input_lengths[first:].sum()
     curve = HitCurve.of(trace, Counting(touch=touch, warm_up=warm_up))
     assert curve.points()[1][-1:].sum() == curve.at(None).hit_blocks
+
+
+def test_a_share_of_requests_is_what_is_written() -> None:
+    """The float of 0.29 lies below it, and 29 of a hundred requests are meant; the rule says so too."""
+    counting = Counting(warm_up=0.29)
+    assert counting.first_counted(trace_of([[1]] * 100)) == 29
+    assert "after the first 29% of requests" in str(counting)
+    assert "after the first 0.4% of requests" in str(Counting(warm_up=0.004))
 
 
 @given(traces(), st.integers(1, 12))
