@@ -55,7 +55,8 @@ class Counting:
 
     def __str__(self) -> str:
         tail = "partial tails are blocks" if self.tail == "keyed" else "full blocks only"
-        counted = f"after the first {100 * self.warm_up:.4g}% of requests" if self.warm_up else "over all requests"
+        share = f"{100 * self.warm_up:.4g}%"
+        counted = f"after the first {share} of requests" if self.warm_up else "over all requests"
         return f"hits of prefixes, {self.touch.replace('_', '-')} touch, {tail}, {counted}"
 
     def applied_to(self, trace: Trace) -> Trace:
