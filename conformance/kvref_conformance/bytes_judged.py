@@ -100,11 +100,13 @@ def right_elements(
 ) -> Array:
     """Say which elements of an output are those of some answer; of packed codes, which single codes.
 
-    What lies under a scale that is NaN means nothing, and NaN is NaN whatever its sign.
+    What lies under a scale that is NaN means nothing, and NaN is NaN whatever its sign. The global scale of
+    zeros is any under which they are read as zeros.
     """
     if name != "codes" or writing.kind.family not in ("mx", "nvfp4"):
         alike = [_same(_one_nan(writing, name, found), _one_nan(writing, name, one)) for one in wanted]
-        return np.asarray(np.any(alike, axis=0))
+        right = np.asarray(np.any(alike, axis=0))
+        return right | _scales_zeros(writing, path, found) if name == "global_scale" else right
     single = _unpacked(writing, found, path)
     alike = [(single == _unpacked(writing, one, path)) | _meaningless(writing, one, path) for one in wanted]
     return np.asarray(np.any(alike, axis=0))
@@ -133,6 +135,15 @@ def _meaningless(writing: Writing, outputs: Mapping[str, Array], path: Path) -> 
     stored = Quantized(**{**_given(writing), **outputs})
     zeros = np.zeros_like(stored.codes)  # 0 · NaN
     return np.isnan(dequantize(replace(stored, codes=zeros), writing.kind, path=path))
+
+
+def _scales_zeros(writing: Writing, path: Path, outputs: Mapping[str, Array]) -> Array:
+    """Say which global scales stand for zeros alone, and let them be read as zeros."""
+    read = dequantize(Quantized(**{**_given(writing), **outputs}), writing.kind, path=path)
+    zeros = (writing.x == 0) & (read == 0)
+    return np.asarray(zeros.all(axis=None if writing.kind.global_scale == "tensor" else 2)).reshape(
+        outputs["global_scale"].shape
+    )
 
 
 def alternatives(path: Path) -> Iterator[tuple[str, str, Path]]:

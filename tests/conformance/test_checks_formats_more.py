@@ -5,6 +5,7 @@ below a floor, products past the end of a dtype, and a second call that remember
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -320,6 +321,25 @@ def test_a_fault_of_larger_inputs_is_seen(
     """In every format that claims the fault, at level quick."""
     found = failing(topic, faulty, requirement, verbs=verbs)
     assert {one.case.option("format") for one in found} == set(faulty.claims.formats)
+
+
+@pytest.mark.parametrize("operand", ["decode", "encode"])
+@pytest.mark.parametrize(("guard", "fails"), [(1.0, False), (2.0**-20, False), (np.nan, True), (0.0, None)])
+def test_the_global_scale_of_zeros_is_any_that_reads_as_zeros(
+    failing: Failing, operand: str, guard: float, fails: bool | None
+) -> None:
+    """A tensor that nobody has written to: 0 is the rule's scale, and NaN where it is divided by."""
+
+    class Guarded(Bitwise):
+        claims = replace(of("nvfp4_tensor", "nvfp4_token_head"), choices={"nvfp4-operand": operand})
+
+        def own_global(self, x: Array, kind: Kind) -> Array:
+            found = super().own_global(x, kind)
+            zeros = (x == 0).all(axis=None if kind.global_scale == "tensor" else 2)
+            return np.where(np.reshape(zeros, found.shape), np.float32(guard), found)
+
+    found = failing("formats_scales", Guarded, "KV-FMT-026", verbs=WRITE)
+    assert bool(found) == ((operand == "encode") if fails is None else fails)
 
 
 def test_to_say_that_a_width_is_not_supported_is_to_refuse_it() -> None:
