@@ -9,8 +9,8 @@ from kvref_conformance.cases import Case, Level
 from kvref_conformance.checks.check import check
 from kvref_conformance.checks.prefix_hits import CACHE, DECODES, HITS
 from kvref_conformance.claims import Claims
-from kvref_conformance.programs.asking import Lattice, expect_unbroken
-from kvref_conformance.programs.asking_caches import caches
+from kvref_conformance.programs.asking import Lattice, every, expect_unbroken
+from kvref_conformance.programs.asking_caches import caches, crowds
 from kvref_conformance.trial import Trial
 
 COUNTED = (*HITS, "num_free")
@@ -39,16 +39,24 @@ def _under(orders: tuple[str, ...], lattice: Lattice) -> Lattice:
     "KV-PREFIX-016",
     verbs=CACHE,
     operations=HITS,
-    cases=caches(
-        "admit 1 1 2b; commit 1; admit 2 2 2b; admit 3 3 b; commit 2; admit 4 4 2b; finish 2; "
-        "admit 5 5 3b; admit 6 6 2b",
-        "serve 0 1 2b; serve 1 2 2b; admit 3 1 2b 3 2b; admit 4 2 b",
-        "serve 0 1 3b; serve 1 2 b; admit 3 1 2b+1; admit 4 1 3b+1; admit 5 5 2b",
-        num_blocks=4,
+    cases=every(
+        caches(
+            "admit 1 1 2b; commit 1; admit 2 2 2b; admit 3 3 b; commit 2; admit 4 4 2b; finish 2; "
+            "admit 5 5 3b; admit 6 6 2b",
+            "serve 0 1 2b; serve 1 2 2b; admit 3 1 2b 3 2b; admit 4 2 b",
+            "serve 0 1 3b; serve 1 2 b; admit 3 1 2b+1; admit 4 1 3b+1; admit 5 5 2b",
+            "serve 0 1 b; admit 1 1 b+1; admit 2 1 b+1; admit 3 1 b+1; commit 1; commit 2; commit 3; "
+            "finish 1; finish 2; admit 4 2 3b",
+            num_blocks=4,
+        ),
+        crowds("serve 0 1 b; admit 1 1 b+1; crowd 2 258 1 b+1; admit 2 2 300b; admit 3 3 299b"),
     ),
 )
 def held_blocks_stay(trial: Trial) -> None:
-    """A full pool: what requests have computed or hit is held, and a hit is not evicted for its own tail."""
+    """A full pool: what requests have computed or hit is held, and a hit is not evicted for its own tail.
+
+    Nor is what three requests have hit, or hundreds, and all but one have let go of.
+    """
     expect_unbroken(trial, "KV-PREFIX-016")
 
 
@@ -82,11 +90,16 @@ def evicted_blocks_are_not_hit(trial: Trial) -> None:
         "abort 3; admit 4 4 4b",
         "serve 0 1 b 2 b; serve 1 1 b 3 b; admit 4 1 b 4 3b",
         "serve 0 1 3b; reset; serve 1 2 4b; serve 2 3 4b",
+        "part 1 b+1 1 3b; abort 1; far 65537 1 b; far 257 2 b; admit 1 3 2b; commit 1; commit 257; "
+        "commit 65537; decode 1 4 1; abort 257; decode 1 4 1; admit 257 5 b",
         num_blocks=4,
     ),
 )
 def room_is_made_by_eviction(trial: Trial) -> None:
-    """Requests that need the whole pool, all of what nobody holds, or all that a shared prefix leaves."""
+    """Requests that need the whole pool, all of what nobody holds, or all that a shared prefix leaves.
+
+    One has the number of another that has ended, others have numbers with the same last bits.
+    """
     expect_unbroken(trial, "KV-PREFIX-018")
 
 
@@ -99,11 +112,16 @@ def room_is_made_by_eviction(trial: Trial) -> None:
         "admit 1 1 2b; commit 1; admit 2 1 2b 2 3b; admit 3 1 2b 3 b; admit 4 4 4b; abort 3; finish 1; "
         "admit 5 1 2b+1",
         "serve 0 1 2b; admit 2 2 2b; admit 3 3 3b; admit 4 1 b 3 2b; commit 2; finish 2; admit 5 1 2b+1",
+        "serve 0 1 b; serve 1 2 b; admit 2 3 2b; commit 2; admit 3 1 b 4 3b; serve 4 5 b; serve 5 2 b 6 b; "
+        "finish 2; admit 3 1 b 7 2b",
         num_blocks=4,
     ),
 )
 def refused_admission_leaves_no_trace(trial: Trial) -> None:
-    """Requests that hit something and do not fit are refused: counts and later hits are as before."""
+    """Requests that hit something and do not fit are refused: counts and later hits are as before.
+
+    What was hit in vain is no younger for it, and the request may come again.
+    """
     expect_unbroken(trial, "KV-PREFIX-019")
 
 

@@ -11,6 +11,11 @@ from kvref_conformance.programs.asking_caches import caches
 from kvref_conformance.trial import Trial
 
 EVERY = (*DECODES, "abort", "num_free")
+#: Limits of tokens that are larger and smaller than what there is to schedule, behind a hit and with outputs.
+LIMITS = (
+    "serve 1 1 2b; part 2 2b+1 1 2b 2 3b; commit 2; more 2 9b; commit 2; join 2 1 3 b+1; commit 2; "
+    "more 2 9b; commit 2; finish 2; part 3 9b 1 2b 2 3b"
+)
 
 
 @check(
@@ -18,7 +23,8 @@ EVERY = (*DECODES, "abort", "num_free")
     verbs=CACHE,
     operations=(*COUNTED, "reset"),
     cases=caches(
-        "serve 1 1 2b; reset; serve 2 1 2b+1; serve 3 1 2b+1; reset; reset; admit 4 1 2b+1",
+        "serve 1 1 2b; reset; serve 2 1 2b+1; serve 3 1 2b+1; reset; serve 4 1 2b; reset; "
+        "serve 5 1 2b; reset; reset; admit 6 1 2b+1",
         "serve 1 1 2b; admit 2 2 b; commit 2; reset; serve 3 1 2b+1; finish 2; admit 4 2 b+1; admit 5 1 2b+1",
         "admit 1 1 b; reset; commit 1; finish 1; reset; admit 2 1 b+1",
         "serve 1 1 3b; reset; serve 2 2 12b",
@@ -81,6 +87,7 @@ def aborted_request_leaves_what_it_computed(trial: Trial) -> None:
         "admit 1 1 1; commit 1; decode 1 2 1; commit 1; decode 1 2 b; commit 1; finish 1; admit 2 1 1; "
         "abort 2",
         "serve 1 1 8b; admit 2 2 3b+1; commit 2; admit 3 1 4b+1; commit 3; abort 3; finish 2",
+        LIMITS,
         num_blocks=8,
     ),
 )
@@ -100,6 +107,7 @@ def count_is_exact_after_every_operation(trial: Trial) -> None:
         "serve 1 1 2b; admit 2 1 2b+1; commit 2; admit 3 1 b+h; commit 3; decode 3 1 1; decode 2 2 b",
         "admit 1 1 b; admit 2 1 b; commit 1; commit 2; decode 1 2 b; decode 2 2 b; commit 1; finish 1; "
         "commit 2; decode 2 3 b",
+        LIMITS,
     ),
 )
 def slots_hold_the_requests_own_tokens(trial: Trial) -> None:
@@ -114,7 +122,8 @@ def slots_hold_the_requests_own_tokens(trial: Trial) -> None:
     cases=caches(
         "admit 1 1 b+1; again 1; commit 1; again 1; finish 1; admit 2 1 b+1",
         "admit 1 1 1; again 1; commit 1; again 1; finish 1; admit 2 1 b",
-        "stranger 1; admit 1 1 b; stranger 2; commit 1; finish 1; stranger 1",
+        "stranger 1; admit 1 1 b; stranger 2; commit 1; finish 1; stranger 1; admit 1 1 2b; abort 1; "
+        "stranger 1; admit 2 2 2b; commit 2; abort 2; stranger 2",
         "huge 1; admit 1 1 b; huge 2; commit 1; finish 1; huge 1",
         num_blocks=4,
     ),

@@ -6,9 +6,12 @@ tokens tells two requests apart.
 
 from kvref_conformance.checks.check import check
 from kvref_conformance.checks.prefix_hits import CACHE, HITS
-from kvref_conformance.programs.asking import Lattice, expect_unbroken
+from kvref_conformance.programs.asking import Lattice, every, expect_unbroken
 from kvref_conformance.programs.asking_caches import caches
 from kvref_conformance.trial import Trial
+
+#: Texts of 20 letters that differ in the last, and one that goes on behind it.
+LONG = (1743392200, 1743392201)
 
 
 def _apart(*given: str, prompt: str = "1 2b+1") -> str:
@@ -18,6 +21,18 @@ def _apart(*given: str, prompt: str = "1 2b+1") -> str:
         steps += [gift.strip().replace(" r", f" {request}") for gift in gifts.split(",") if gift.strip()]
         steps.append(f"serve {request} {prompt}")
     return "; ".join(steps)
+
+
+def _continued(gift: str) -> str:
+    """Return a program of a prompt in two chunks, and of outputs, that is given something.
+
+    The same tokens come without it, and with it.
+    """
+    prompt = "0 b+1 2 b 3 1"
+    return (
+        f"{gift.replace(' r', ' 1')}; part 1 b 0 b+1; commit 1; more 1 1; commit 1; decode 1 2 b; "
+        f"commit 1; finish 1; serve 2 0 b+1; admit 3 {prompt}; {gift.replace(' r', ' 4')}; admit 4 {prompt}"
+    )
 
 
 def _rows(*given: str, prompts: tuple[str, ...] = ("0 2b+1",)) -> Lattice:
@@ -30,13 +45,18 @@ def _rows(*given: str, prompts: tuple[str, ...] = ("0 2b+1",)) -> Lattice:
     operations=HITS,
     features=("adapter",),
     cases=caches(
-        _apart("adapter r 1", "adapter r 2", "", "adapter r 4"),
+        _apart("adapter r 1", "adapter r 2", "", "adapter r 4", *(f"adapter r {text}" for text in LONG)),
         _apart("adapter r 1", "adapter r 2", "adapter r 2", "", "", "adapter r 4"),
+        _apart(*(f"adapter r {text}" for text in range(1, 20)), prompt="1 b+1"),
+        _continued("adapter r 1"),
         num_blocks=20,
     ),
 )
 def adapters_are_apart(trial: Trial) -> None:
-    """One prompt under four adapters, of which one is none."""
+    """One prompt under many adapters, of which one is none; names differ in a letter's case, or in their end.
+
+    A prompt in chunks, and its outputs, under one.
+    """
     expect_unbroken(trial, "KV-PREFIX-007")
 
 
@@ -62,15 +82,19 @@ def versions_of_an_adapter_are_apart(trial: Trial) -> None:
     operations=HITS,
     features=("salt",),
     cases=caches(
-        _apart("salt r 1", "salt r 2", "", "salt r 4", prompt="1 3b+1"),
+        _apart("salt r 1", "salt r 2", "", "salt r 4", *(f"salt r {text}" for text in LONG), prompt="1 3b+1"),
         _apart("salt r 1", "salt r 2", "salt r 2", "", "", "salt r 4", prompt="1 3b+1"),
-        num_blocks=20,
+        _continued("salt r 1"),
+        "serve 1 1 2b; reset; salt 2 1; serve 2 1 2b; salt 3 2; admit 3 1 2b+1",
+        num_blocks=24,
     ),
 )
 def salts_are_apart(trial: Trial) -> None:
     """One prompt under four salts, of which one is none: no block is shared, the first or a later one.
 
-    A prompt that comes again finds its own first block, and what is behind it may be another's.
+    A prompt that comes again finds its own first block, and what is behind it may be another's. Some
+    salts differ in a letter's case, or in their end. A prompt in chunks, and its outputs, have one. A reset
+    makes no difference.
     """
     expect_unbroken(trial, "KV-PREFIX-009")
 
@@ -80,12 +104,22 @@ def salts_are_apart(trial: Trial) -> None:
     verbs=CACHE,
     operations=HITS,
     features=("media",),
-    cases=_rows(
-        *(f"image r {digest} 1 b" for digest in (1, 2, 101, 5001)), "", prompts=("0 2b+1", "1 1 0 2b")
+    cases=every(
+        _rows(*(f"image r {digest} 1 b" for digest in (1, 2, 101, 5001)), "", prompts=("0 2b+1", "1 1 0 2b")),
+        caches(
+            _apart("image r 1 0 1", "image r 2 0 1", "image r 2 0 1", prompt="0 2b+1"),
+            _apart("image r 1 0 b+1", "image r 2 0 b+1", "image r 2 0 b+1", prompt="0 2b+1"),
+            _continued("image r 1 b 1"),
+            num_blocks=20,
+        ),
     ),
 )
 def media_are_apart(trial: Trial) -> None:
-    """Images of equal size at one place, some with digests that differ in the first or last digits alone."""
+    """Images of equal size at one place, some with digests that differ in the first or last digits alone.
+
+    One comes again: its own first block is there, and what is behind it may be another's. It lies in the
+    first block, reaches into the second, or is in one that a later chunk and an output fill.
+    """
     expect_unbroken(trial, "KV-PREFIX-010")
 
 
@@ -111,13 +145,24 @@ def media_at_other_places_are_apart(trial: Trial) -> None:
     verbs=CACHE,
     operations=HITS,
     features=("embeddings",),
-    cases=_rows(
-        *("embed r 1 1 1", "embed r 2 1 1", "embed r 1 0 1", "embed r 101 1 1", "embed r 5001 1 1", ""),
-        prompts=("1 2b+2", "0 2b+2"),
+    cases=every(
+        _rows(
+            *("embed r 1 1 1", "embed r 2 1 1", "embed r 1 0 1", "embed r 101 1 1", "embed r 5001 1 1", ""),
+            *("image r 1 1 1",),
+            prompts=("1 2b+2", "0 2b+2"),
+        ),
+        caches(
+            _apart("embed r 1 0 b+1", "embed r 2 0 b+1", "embed r 2 0 b+1", prompt="0 2b+1"),
+            _continued("embed r 1 b 1"),
+            num_blocks=20,
+        ),
     ),
 )
 def embeddings_are_apart(trial: Trial) -> None:
-    """Rows of prompt embeddings that differ, the same rows in place of another token, and none."""
+    """Rows of prompt embeddings that differ, the same rows in place of another token, as a medium, and none.
+
+    Some reach into a second block, or lie in one that a later chunk and an output fill.
+    """
     expect_unbroken(trial, "KV-PREFIX-012")
 
 
@@ -128,12 +173,15 @@ def embeddings_are_apart(trial: Trial) -> None:
     features=("adapter", "salt"),
     cases=caches(
         _apart("adapter r 1", "salt r 1", "adapter r 5, salt r 3", "adapter r 1, salt r 9"),
-        _apart("adapter r 4", "adapter r 1, salt r 1", "salt r 4"),
+        _apart(
+            *("adapter r 4", "adapter r 1, salt r 1", "salt r 4"),
+            *("adapter r 1, salt r 2", "adapter r 2, salt r 1"),
+        ),
         num_blocks=20,
     ),
 )
 def fields_do_not_run_together(trial: Trial) -> None:
-    """Adapter `a` without a salt, salt `a` without an adapter; `ab` and `c`, `a` and `bc`."""
+    """Adapter `a` without a salt, salt `a` without an adapter; `aA` and `b`, `a` and `Ab`; two swapped."""
     expect_unbroken(trial, "KV-PREFIX-013")
 
 
@@ -145,11 +193,22 @@ def fields_do_not_run_together(trial: Trial) -> None:
     cases=caches(
         _apart("adapter r 5, version r 3", "adapter r 1, version r 9"),
         _apart("adapter r 1, version r 1", "adapter r 4"),
+        _apart(
+            *("adapter r 1, version r 2", "adapter r 2, version r 1"),
+            *(
+                "adapter r 1, salt r 2",
+                "adapter r 1, version r 1, salt r 2",
+                "adapter r 1, version r 2, salt r 1",
+            ),
+        ),
         num_blocks=20,
     ),
 )
 def names_and_versions_do_not_run_together(trial: Trial) -> None:
-    """Adapter `ab` of version `c`, adapter `a` of version `bc`; `a` of version `a`, and `aa`."""
+    """Adapter `aA` of version `b`, adapter `a` of version `Ab`; `a` of version `a`, and `aa`.
+
+    A name, a version and a salt that are swapped.
+    """
     expect_unbroken(trial, "KV-PREFIX-013")
 
 
@@ -163,11 +222,16 @@ def names_and_versions_do_not_run_together(trial: Trial) -> None:
         _apart("adapter r 1, version r 2, salt r 3", "adapter r 2", "adapter r 1, version r 2, salt r 3"),
         _apart("image r 1 1 b", "image r 2 1 b", "image r 1 1 b", prompt="0 2b+1"),
         _apart("embed r 1 b 1", "embed r 1 b 1", prompt="1 2b+1"),
+        _continued("salt r 1"),
+        _continued("image r 1 b 1"),
         num_blocks=20,
     ),
 )
 def equal_namespaces_share(trial: Trial) -> None:
-    """A prompt comes again with what it was given before, others between; empty texts are none."""
+    """A prompt comes again with what it was given before, others between; empty texts are none.
+
+    So do prompts that were computed in chunks, and their outputs.
+    """
     expect_unbroken(trial, "KV-PREFIX-014")
 
 

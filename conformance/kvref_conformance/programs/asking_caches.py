@@ -10,7 +10,7 @@ from typing import Any
 
 from kvref_conformance.cases import PROGRAM, Case, Level
 from kvref_conformance.claims import Claims
-from kvref_conformance.programs.asking import COUNTS, Lattice, sized
+from kvref_conformance.programs.asking import COUNTS, Lattice, at_length, sized
 
 
 def caches(*programs: str, num_blocks: int = 12, hash_bits: Iterable[int] = ()) -> Lattice:
@@ -27,6 +27,22 @@ def caches(*programs: str, num_blocks: int = 12, hash_bits: Iterable[int] = ()) 
         ]
 
     return cases
+
+
+def crowds(*programs: str, num_blocks: int = 600) -> Lattice:
+    """Return cases in a cache of more blocks than a byte counts, in the smallest claimed block size.
+
+    They take long: the quick level has none.
+    """
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
+        size = min(claims.block_sizes)
+        count = num_blocks + (claims.choice("null-block") == "reserved")
+        return [
+            case_of(manager, sized(served(program), size), size, num_blocks=count) for program in programs
+        ]
+
+    return at_length(cases)
 
 
 def prompts(*programs: str) -> Lattice:

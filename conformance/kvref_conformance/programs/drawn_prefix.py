@@ -30,7 +30,11 @@ WEIGHTS = {
     "again": 1,
     "stranger": 1,
     "huge": 1,
+    "pile": 1,
+    "far": 1,
 }
+#: What is added to a number of a request that may be too large: it has the same last 8 or 16 bits.
+FAR = (256, 65536)
 
 
 def options(manager: str, rng: random.Random, claims: Claims) -> dict[str, Any]:
@@ -83,6 +87,11 @@ class _Requests(Prompts):
             return ["reset"]
         if name == "renew":
             return self._renewal()
+        if name == "pile":
+            return [f"pile {self.rng.randint(2, 9)}"]
+        if name == "far":
+            number = self.rng.randrange(REQUESTS) + self.rng.choice(FAR)
+            return [f"far {number} {spelled(self.prompt())}", f"commit {number}", f"finish {number}"]
         request = self._request(name)
         if request is None:
             name, request = "commit", self._request("commit")
@@ -130,7 +139,7 @@ class _Requests(Prompts):
         """
         free = [r for r in range(REQUESTS) if r not in self.live]
         if self.rng.random() > 0.2 or not free:
-            return [self._decoding(request)]
+            return [self._joining(request) if self.rng.random() < 0.15 else self._decoding(request)]
         before, other, size = self.prompts.get(request, []), self.rng.choice(free), self.block_size
         first, second = self.rng.sample(range(DOCUMENTS), 2)
         asked = [*before, first, size * self.rng.randint(1, 2) + 1]
@@ -150,6 +159,13 @@ class _Requests(Prompts):
         self.prompts[request] = [*self.prompts.get(request, []), *new]
         self.known = [*self.known, self.prompts[request]][-REMEMBERED:]
         return f"decode {request} {spelled(new)}"
+
+    def _joining(self, request: int) -> str:
+        """Return a step in which tokens join a request, and not all of them are scheduled."""
+        _, _, *new = self._decoding(request).split()
+        most = self.count()
+        self.left[request] = max(int(new[1]) - most, 0)
+        return f"join {request} {most} {' '.join(new)}"
 
     def _chunk(self, request: int) -> str:
         """Return a step in which a request goes on with its prompt."""

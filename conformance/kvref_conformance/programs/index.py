@@ -1,7 +1,7 @@
 """Programs for an index over the blocks of several workers: what each of them holds of a prefix.
 
 A prefix is a path: n blocks of branch b, then n of the next. It has one key a block, and paths that begin
-alike share keys.
+alike share keys. With branch b + 1000 in place of b, keys differ from there on, in the first 4 digits alone.
 
     store w b n b n …        worker w stores the whole path, from the root on
     grow w s b n …           worker w stores the path behind its first s blocks, which it holds
@@ -27,7 +27,9 @@ from kvref_conformance.programs.shadow import label, root
 from kvref_conformance.programs.step import Step
 
 #: Blocks of one path.
-LONGEST = 64
+LONGEST = 512
+#: Branches that differ by so much have keys that differ in their first digits alone.
+ALIKE = 1000
 
 
 def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Index":
@@ -37,11 +39,12 @@ def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Inde
 
 def path_of(pairs: list[int]) -> list[str]:
     """Return the keys of a path."""
-    own, keys = root("path"), []
+    own, head, keys = root("path"), 0, []
     for branch, count in zip(pairs[::2], pairs[1::2], strict=True):
+        head = (head * 31 + branch // ALIKE) % 2**16
         for at in range(count):
-            own = label(own, (branch, at))
-            keys.append(f"{own:016x}")
+            own = label(own, (branch % ALIKE, at))
+            keys.append(f"{own ^ head << 48:016x}")
     return keys
 
 

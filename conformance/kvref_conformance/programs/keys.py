@@ -83,8 +83,9 @@ class Keys:
             said = f"{len(prompt.tokens)} tokens in blocks of {self.block_size} have {len(keys)} keys"
             self.log.breach(f"{said}, expected {full + tail}", "KV-PREFIX-032")
         self._judge_scheme(prompt, keys[:full])
-        for at, key in enumerate(keys[:full]):
-            self._judge_key(prompt.labels[(at + 1) * self.block_size - 1], key, at)
+        for at, key in enumerate(keys):
+            end = min((at + 1) * self.block_size, len(prompt.tokens))
+            self._judge_key(prompt.labels[end - 1], key, at)
         self.log.note(step, "has", self.names.names(keys[:full]))
         return True
 

@@ -35,5 +35,7 @@ class Told:
 
     refused_admission: bool = False
     refused_reset: bool = False
+    far: bool = False
+    """Whether the number of the request that is being admitted may be too large for the subject."""
     never: set[int] = field(default_factory=set)
     """Labels of tokens whose extension was refused, so that they were never computed."""

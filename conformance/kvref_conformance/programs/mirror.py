@@ -59,6 +59,8 @@ class Mirror:
     """How many copies of one prefix requests computed at most, and kept."""
     told: bool = False
     """Whether any copy was told."""
+    piled: int = 0
+    """Steps whose events are still to be left."""
     _plain: bool = True
     _run: int | None = None
 
@@ -66,7 +68,7 @@ class Mirror:
         """Remember what the events say a request hits; nothing once namespaces have come up."""
         self._plain &= prompt.given.is_plain
         self._run = None
-        if not self.offered or not self._plain:
+        if not self.offered or not self._plain or self.piled:
             return
         following = {meaning: own for own, meaning in self.stored.items()}
         size, at, parent = self.ledger.block_size, 0, None
@@ -85,7 +87,7 @@ class Mirror:
 
     def take(self, session: Session) -> None:
         """Take the events since the last time, and judge each."""
-        if not self.offered:
+        if not self.offered or self.piled:
             return
         try:
             answer = attempt(session, "take_events")
@@ -103,8 +105,23 @@ class Mirror:
             self.log.breach(f"take_events(): {error}", "KV-PREFIX-046")
             self.offered = False
 
+    def pile(self, steps: int) -> bool:
+        """Leave the events of some steps; say whether there is anything to leave."""
+        if not self.offered or self.piled or steps < 1:
+            return False
+        self.piled = steps
+        return True
+
+    def step(self, session: Session) -> None:
+        """Note that a step was performed, and take the events that were left for it."""
+        if self.piled:
+            self.piled -= 1
+            self.take(session)
+
     def expect_empty(self) -> None:
         """Hold the mirror to hold nothing: the cache was reset."""
+        if self.piled:
+            return
         if self.offered and self.stored:
             said = f"{len(self.stored)} blocks are stored by the events after a reset"
             self.log.breach(said, "KV-PREFIX-045")

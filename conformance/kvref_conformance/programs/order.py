@@ -3,7 +3,8 @@
 Which blocks go first is declared; much that moves the order is not: what becomes of a second copy, where a
 block that holds nothing published joins the queue, how long a node is. So hits are compared only while none
 of this comes up: requests one after another, of whole blocks, each computing what is nowhere in the cache. A
-reset begins anew.
+reset begins anew. A request that is refused changes nothing, so what follows it is determined too: another
+holds blocks all the while, of other prefixes.
 """
 
 from collections.abc import Sequence
@@ -38,10 +39,15 @@ class Order:
         self._twin: Twin | None = None
         self._over = False
         """Whether what follows the request that is being admitted is not determined."""
+        self._refuses = False
+        """Whether the twin has refused that request."""
+        self._last: int | None = None
+        """The request that was admitted last."""
         self.begin()
 
     def begin(self) -> None:
         """Begin anew with an empty cache; there is nothing to follow in a pool of a null block alone."""
+        self._refuses, self._last = False, None
         if self._declared == "all_at_once":
             self._twin = AllAtOnce(self._num_blocks, self._block_size)
         elif self._declared != "unspecified" and self._num_blocks:
@@ -51,6 +57,11 @@ class Order:
         """Follow no more: what comes is not determined."""
         self._twin = None
 
+    def refuse(self) -> None:
+        """Follow a refusal if the twin refuses as well, and a look is no use: it is where a split renews."""
+        if not self._refuses or self._declared == "lru_node_renewed":
+            self.lose()
+
     def expected(self, cache: "WatchedCache", request: int, prompt: Prompt, most: int) -> int | None:
         """Return how many tokens an admission must hit; None if that is not determined.
 
@@ -58,15 +69,17 @@ class Order:
         under its prefix is not declared, but this hit is.
         """
         count = len(prompt.tokens)
-        if self._twin is None or cache.live or count % self._block_size or most < count:
+        if self._twin is None or not self._is_open(cache, prompt) or count % self._block_size or most < count:
             self.lose()
             return None
         ends = list(cache.ledger.ends(count))
+        self._refuses = False
         try:
             hit: int = self._twin.admit(request, prompt.tokens, most, **prompt.given.arguments())[0]
         except KVError:
-            self.lose()
+            self._refuses = True
             return None
+        self._last = request
         if self._declared != "all_at_once" and cache.is_there(prompt.labels[ends[-1]]):
             self.lose()
             return None
@@ -74,12 +87,17 @@ class Order:
         self._over = by_block and any(end >= hit and cache.is_there(prompt.labels[end]) for end in ends)
         return hit
 
-    def follow(self, due: int, hit: int) -> bool:
+    def follow(self, due: int | None, hit: int) -> bool:
         """Say whether a subject hits what it must, and follow it no more if that leaves the rest open."""
-        if self._over or due != hit:
+        if self._over or due != hit:  # None was expected of a request that the twin refuses
             self._over = False
             self.lose()
-        return due == hit
+        return due in (None, hit)
+
+    def _is_open(self, cache: "WatchedCache", prompt: Prompt) -> bool:
+        """Say whether nothing is shared with a request that is there, published or not."""
+        begins = {one.prompt.labels[0] for one in cache.live.values()}
+        return not begins or (self._declared != "all_at_once" and prompt.labels[0] not in begins)
 
     def commit(self, request: int) -> None:
         """Let a request be computed."""
@@ -87,8 +105,8 @@ class Order:
             self._twin.commit(request)
 
     def end(self, request: int, operation: str) -> None:
-        """End a request; only one that finishes can be followed."""
-        if operation != "finish":
+        """End a request; only one that finishes can be followed, and that was the last to be admitted."""
+        if operation != "finish" or request != self._last:
             self.lose()
         if self._twin is not None:
             self._twin.finish(request)

@@ -6,9 +6,14 @@ Steps, where r is a request, d a document, n and m numbers of tokens:
     part r m d n …           the same, but schedule at most m tokens that are not cached
     more r m                 schedule at most m more tokens of the prompt
     decode r d n …           let decoded tokens join, and schedule them
+    join r m d n …           let decoded tokens join, and schedule at most m of them
     commit r                 what is scheduled is computed now
     finish r · abort r       a request ends; it is finished only when all of it is computed
     reset                    forget everything; must be refused while there is a request
+    pile n                   leave the events of the next n steps, and take them together
+    far r d n …              may be refused: the same as admit, with a number that may be too large
+    crowd r n d m            n requests, from r on, have m tokens of document d each; all are computed, then
+                             all end; what they hold is looked at when all are there
     adapter · version · salt · image · embed
                              what request r is to be admitted with, as in `drafts`
     again r · stranger r · huge r
@@ -30,14 +35,17 @@ from kvref_conformance.programs.running import Session
 from kvref_conformance.programs.step import Step
 from kvref_conformance.programs.watched_cache import WatchedCache
 
+#: Requests of one crowd.
+CROWD = 1024
 #: Step -> how many numbers it takes, at least and at most.
 STEPS = {
     name: (least, most)
     for least, most, names in (
-        (3, 65, "admit decode"),
-        (4, 66, "part"),
+        (3, 65, "admit decode far"),
+        (4, 66, "part join"),
+        (4, 4, "crowd"),
         (2, 2, "more"),
-        (1, 1, "commit finish abort again stranger huge"),
+        (1, 1, "commit finish abort again stranger huge pile"),
         (0, 0, "reset"),
     )
     for name in names.split()
@@ -71,6 +79,8 @@ class Prefixes:
                 return False
             raise
         self.log.note(step, "then", self.cache.free, "are free")
+        if step.name != "pile":
+            self.cache.mirror.step(self.cache.session)
         return True
 
     def finish(self) -> None:
@@ -90,26 +100,49 @@ class Prefixes:
         if most < 1 or count > MAX_LIST:
             return False
         self.drafts.drop(request)
-        self.cache.admit(request, Prompt(given, tokens_of(pairs)), min(most, count))
+        self.cache.admit(request, Prompt(given, tokens_of(pairs)), most)
         return True
+
+    def do_far(self, request: int, *pairs: int) -> bool:
+        """Begin a request, unless the subject has no such number."""
+        self.cache.told.far = True
+        done = self.do_admit(request, *pairs)
+        self.cache.told.far = False
+        return done
+
+    def do_crowd(self, first: int, count: int, *pair: int) -> bool:
+        """Begin many equal requests, compute all, and end all."""
+        numbers = range(first, first + count)
+        if not 0 < count <= CROWD or any(number in self.cache.live for number in numbers):
+            return False
+        with self.cache.unseen():
+            if not all(self.do_admit(number, *pair) for number in numbers):
+                return False
+            there = [number for number in numbers if self.do_commit(number)]
+        with self.cache.unseen():
+            return all(self.do_finish(number) for number in there)
 
     def do_more(self, request: int, most: int) -> bool:
         """Schedule more of a prompt."""
         one = self.cache.live.get(request)
         if one is None or one.pending or one.is_whole or most < 1:
             return False
-        self.cache.extend(request, [], min(most, len(one.prompt.tokens) - one.computed))
+        self.cache.extend(request, [], most)
         return True
 
     def do_decode(self, request: int, *pairs: int) -> bool:
-        """Let decoded tokens join."""
+        """Let decoded tokens join, and schedule all of them."""
+        return self.do_join(request, sum(pairs[1::2]), *pairs)
+
+    def do_join(self, request: int, most: int, *pairs: int) -> bool:
+        """Let decoded tokens join, and schedule some of them."""
         one = self.cache.live.get(request)
-        if one is None or not one.is_whole or not are_pairs(pairs):
+        if one is None or not one.is_whole or not are_pairs(pairs) or most < 1:
             return False
         tokens = tokens_of(pairs)
         if len(one.prompt.tokens) + len(tokens) > MAX_LIST:
             return False
-        self.cache.extend(request, tokens, len(tokens))
+        self.cache.extend(request, tokens, most)
         return True
 
     def do_commit(self, request: int) -> bool:
@@ -142,7 +175,7 @@ class Prefixes:
         """Admit a request that is there, with tokens of its own."""
         if (one := self.cache.live.get(request)) is None:
             return False
-        self._refused(request, one.prompt.tokens)
+        self._refused(request, one.prompt.tokens, len(one.prompt.tokens))
         return True
 
     def do_stranger(self, request: int) -> bool:
@@ -154,15 +187,20 @@ class Prefixes:
             self.cache.must_not("KV-PREFIX-027", operation, request=request, **arguments)
         return True
 
+    def do_pile(self, count: int) -> bool:
+        """Leave the events of some steps."""
+        return self.cache.mirror.pile(count)
+
     def do_huge(self, request: int) -> bool:
-        """Admit one token more than there are slots, all at once."""
+        """Admit one token more than there are slots: all at once, and one token for now."""
         count = self.cache.capacity * self.cache.block_size + 1
         if request in self.cache.live or count > MAX_LIST:
             return False
-        self._refused(request, tokens_of([1, count]))
-        self.cache.must_not("KV-PREFIX-027", "slots", request=request)
+        for most in (count, 1):
+            self._refused(request, tokens_of([1, count]), most)
+            self.cache.must_not("KV-PREFIX-027", "slots", request=request)
         return True
 
-    def _refused(self, request: int, tokens: list[int]) -> None:
-        asked = {"request": request, "tokens": tokens, "max_new_tokens": len(tokens)}
+    def _refused(self, request: int, tokens: list[int], most: int) -> None:
+        asked = {"request": request, "tokens": tokens, "max_new_tokens": most}
         self.cache.must_not("KV-PREFIX-027", "admit", **asked)

@@ -4,10 +4,11 @@ A program names documents. Token j of document d is the same in every request, a
 token in common, but for document 0, which is one placeholder over and over: the rows of an image have no
 tokens of their own. Document d + 65536 agrees with document d in the lowest 16 bits of every token.
 
-Texts are named by numbers as well. 0 is the empty text, which is passed all the same; 1 to 3 are `a` to `c`,
-4 is `aa`, and so on, so that two texts may run together to the same letters in two ways. Digests are 64
-digits; digests d and d + 100 differ in the first 8 alone, d and d + 5000 in the last 8. A content has as many
-rows as it has: d with another number of rows is another content, and has another digest.
+Texts are named by numbers as well. 0 is the empty text, which is passed all the same; 1 to 3 are `a`, `A` and
+`b`, 4 is `aa`, and so on, so that two texts may run together to the same letters in two ways, or differ in
+the case of a letter, or in the last of many. Digests are 64 digits; digests d and d + 100 differ in the first
+8 alone, d and d + 5000 in the last 8. A content has as many rows as it has: d with another number of rows is
+another content, and has another digest.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from kvref_conformance.programs.shadow import label, root
 #: Tokens of one document, and the token that document 0 repeats.
 DOCUMENT = 10_000
 PLACEHOLDER = 1
-_LETTERS = "abc"
+_LETTERS = "aAb"
 
 #: What differs between two namespaces -> the requirement that keeps them apart; the first that applies.
 APART = (

@@ -77,14 +77,16 @@ def run(program: str, session: Session, case: Case, claims: Claims) -> Run:
 
 
 def run_beside(program: str, sessions: Sequence[Session], case: Case, claims: Claims) -> list[Run]:
-    """Perform a program on several sessions of one subject, each step on each of them in turn.
+    """Perform a program on several sessions of one subject in turn, each a step behind the one before.
 
     Raises: as `run`.
     """
     running = [_Running(session, case, claims) for session in sessions]
-    for step in parse(program):
-        for one in running:
-            one.perform(step)
+    steps = parse(program)
+    for at in range(len(steps) + len(running) - 1):
+        for behind, one in enumerate(running):
+            if 0 <= at - behind < len(steps):
+                one.perform(steps[at - behind])
     return [one.finish() for one in running]
 
 

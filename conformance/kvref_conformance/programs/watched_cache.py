@@ -4,7 +4,8 @@ The shadow follows the subject: slots are its own, and the shadow only knows wha
 things are looked at after every operation: the slots of every request, the count of free blocks, the events.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from kvref_conformance.cases import Case
@@ -49,6 +50,7 @@ class WatchedCache:
         self.told = Told()
         self.names = Names()
         self.eager = claims.choice("publish-time") == "scheduled"
+        self._unseen = False
         look_at_count(self, "KV-PREFIX-022")
 
     @property
@@ -102,6 +104,8 @@ class WatchedCache:
         said = f"admit(request {request}, {count} tokens, max_new_tokens {most})"
         if isinstance(answer, Failed):
             self._refused(said, answer, self._needed(prompt))
+            if not self.told.far:  # its number may be another's
+                self.must_not("KV-PREFIX-019", "slots", request=request)
             return
         hit, slots = answer["num_cached_tokens"], answer["slots"]
         said = f"{said} hits {hit} tokens"
@@ -114,9 +118,10 @@ class WatchedCache:
             told = hit + min(most, count - hit)
             self.stop(f"{said} and gives {len(slots)} slots, expected {told}", "KV-PREFIX-026")
         self.mirror.compare(said, hit)
-        if due is not None and not self.order.follow(due, hit):
+        if not self.order.follow(due, hit):
             order = self.claims.choice("eviction-order")
-            self.log.breach(f"{said}, expected {due}: {order} is declared", "KV-PREFIX-024")
+            also = ["KV-PREFIX-019"] if self.told.refused_admission else []
+            self.log.breach(f"{said}, expected {due}: {order} is declared", "KV-PREFIX-024", *also)
         self.live[request] = Live(prompt, hit, slots[:hit], copying=copying)
         self._schedule(request, said, slots[hit:])
 
@@ -181,17 +186,31 @@ class WatchedCache:
 
     def finish(self) -> None:
         """Hold the whole of what was seen to what is declared, when all is over."""
+        self.mirror.piled = 0
+        self.mirror.take(self.session)
         self.tails.judge(self.log)
         self.mirror.judge_copies()
 
     def look(self, counts: str) -> None:
         """Look at slots, count and events; `counts` is the requirement that a wrong count breaches."""
+        if self._unseen:
+            return
         for request in self.live:
             look_at_slots(self, request, counts)
         look_at_count(self, counts)
         if not self.live:
             self.twice.clear()
         self.mirror.take(self.session)
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Look at nothing until all of something is done."""
+        self._unseen = True
+        self.mirror.piled += 1
+        yield
+        self.mirror.piled -= 1
+        self._unseen = False
+        self.look("KV-PREFIX-022")
 
     def is_there(self, label: int) -> bool:
         """Say whether a block still holds the prefix that a label ends."""
@@ -245,13 +264,14 @@ class WatchedCache:
         return self.blocks_of(len(prompt.tokens)) - shared + spare
 
     def _refused(self, said: str, answer: Failed, needed: int) -> None:
-        if needed <= self.free:
+        if needed <= self.free and not self.told.far:
             also = ["KV-PREFIX-015"] if self.cells.epoch else []
+            also += ["KV-PREFIX-019"] if self.told.refused_admission else []
             said = f"{said}: {answer}; {self.free} blocks are free and {needed} enough"
             self.stop(said, "KV-PREFIX-018", *also)
         self.log.note(said, "is refused")
         self.told.refused_admission = True
-        self.order.lose()
+        self.order.refuse()
         self.look("KV-PREFIX-019")
 
 
