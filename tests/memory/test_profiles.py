@@ -1,12 +1,17 @@
 """Profiles of engines: what each says at the points where they differ."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from kvref.errors import ArgumentError
+from kvref.memory.prefix_cache import PrefixCache
 from kvref.memory.profiles import NAMED, PROFILES, Profile, profile_of
+from kvref.memory.radix_cache import RadixCache
+from kvref.memory.radix_contents import block_contents
+from kvref.memory.slots import SlotCache
 
 
 def test_canonical_profile_says_the_canonical_answers() -> None:
@@ -72,3 +77,37 @@ def test_profile_is_found_by_its_name() -> None:
     for wrong in ("vLLM", None, 3):
         with pytest.raises(ArgumentError, match="expected a Profile or one of kvref, vllm"):
             profile_of(wrong)  # type: ignore[arg-type]
+
+
+def hits_of(cache: PrefixCache | RadixCache | SlotCache, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """The tokens that each prompt hits, one after the other."""
+    hits = []
+    for request, prompt in enumerate(prompts):
+        hits.append(cache.admit(request, prompt).num_cached_tokens)
+        cache.commit(request)
+        cache.finish(request)
+    return hits
+
+
+def test_profiles_that_were_not_run_against_their_engine_hit_what_they_say() -> None:
+    """Counted by hand: whole blocks of a tree; all but the last token of chunks, or of the best row."""
+    tree = RadixCache(6, "tensorrt-llm", 2)
+    assert hits_of(tree, [[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 5, 6, 7], [1, 2, 5, 6, 8]]) == [0, 2, 2, 4]
+    chunks = PrefixCache(8, "lmcache", 4)
+    assert hits_of(chunks, [range(10), range(10), range(8), range(7)]) == [0, 8, 7, 4]
+    rows = SlotCache(40, "llama.cpp", num_rows=2)
+    prompts = [range(10), range(10), [0] + [50] * 9, [0, 1] + [60] * 8, range(10)]
+    assert hits_of(rows, prompts) == [0, 9, 0, 2, 2]  # a tenth in common is not enough, two tenths are
+
+
+def test_lowest_priority_goes_first() -> None:
+    """In TensorRT-LLM's tree the end of its leaf, though another was used longer ago."""
+    cache = RadixCache(4, "tensorrt-llm", 2)
+    for request, (prompt, priority) in enumerate([([1, 2, 3, 4], 35), ([5, 6, 7, 8], 10)]):
+        cache.admit(request, prompt, priority=priority)
+        cache.commit(request)
+        cache.finish(request)
+    cache.admit(9, [9, 9])
+    assert cache.evictions == 1
+    assert cache.tree.find(block_contents([1, 2, 3, 4], 2)).num_blocks == 2
+    assert cache.tree.find(block_contents([5, 6, 7, 8], 2)).num_blocks == 1

@@ -236,7 +236,7 @@ def test_groups_grow_together_or_not_at_all() -> None:
     tables.add(1)
     tables.append(1, 3)
     before = state_of((pool, tables))
-    with pytest.raises(OutOfBlocksError, match="num_tokens = 4 of request 1 need 3 blocks, but 2 of 4 are free"):
+    with pytest.raises(OutOfBlocksError, match="request 1 need 3 blocks, but 2 of 4 are free"):
         tables.append(1, 4)
     assert state_of((pool, tables)) == before
     tables.append(1, 1)
