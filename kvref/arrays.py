@@ -40,7 +40,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
     Raises: DTypeError if the name is not one of `DTYPES`.
     """
     if not isinstance(name, str) or name not in DTYPES:
-        raise DTypeError(f"dtype = {name!r}, expected one of {', '.join(DTYPES)}")
+        raise DTypeError(f"dtype = {shown(name)}, expected one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
@@ -158,7 +158,7 @@ def check_scalar(name: str, value: Any, *, positive: bool = False) -> float:
     except OverflowError:  # an integer past the range of float64
         number = np.nan
     if not np.isfinite(number) or (positive and number <= 0):
-        raise ArgumentError(f"{name} = {value!r}, expected {wanted}")
+        raise ArgumentError(f"{name} = {shown(value)}, expected {wanted}")
     return number
 
 
@@ -228,7 +228,7 @@ def _working_dtype(dtype: Any) -> np.dtype[Any]:
     except TypeError:
         wanted = np.dtype(object)
     if wanted not in (np.float64, np.float32):
-        raise DTypeError(f"dtype = {dtype!r}, expected float64 or float32")
+        raise DTypeError(f"dtype = {shown(dtype)}, expected float64 or float32")
     return wanted
 
 

@@ -16,8 +16,8 @@ def shown(value: Any) -> str:
     try:
         text = _SHORT.repr(value)
     except (ValueError, RecursionError):  # an integer of more digits than Python spells; lists without end
-        bits = f" of {value.bit_length()} bits" if isinstance(value, int) else ""
-        text = f"a {type(value).__name__}{bits}"
+        large = isinstance(value, int)
+        text = f"an integer of {value.bit_length()} bits" if large else f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

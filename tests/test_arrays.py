@@ -14,6 +14,7 @@ from kvref.arrays import (
     check_flag,
     check_scalar,
     check_shape,
+    check_word,
     dtype_name,
     dtype_of,
     narrow,
@@ -139,6 +140,20 @@ def test_short_file_is_refused(tmp_path: Path) -> None:
             "softcap = -1, expected a finite pos",
         ),
         (lambda: check_count("window", "3"), ArgumentError, "window = '3', expected an integer >= 1"),
+        (
+            lambda: check_count("window", 10**5000),
+            ArgumentError,
+            "window = an integer of 16610 bits, expected",
+        ),
+        (lambda: check_flag("flag", 10**5000), ArgumentError, "flag = an integer of 16610 bits"),
+        (lambda: check_scalar("scale", 10**5000), ArgumentError, "scale = an integer of 16610 bits"),
+        (lambda: check_word("mode", 10**5000, ["a"]), ArgumentError, "mode = an integer of 16610 bits"),
+        (
+            lambda: check_word("mode", "b" * 99, ["a", "c"]),
+            ArgumentError,
+            r"mode = 'b+\.\.\.b+', expected one of a, c",
+        ),
+        (lambda: dtype_of(10**5000), DTypeError, "dtype = an integer of 16610 bits"),
     ],
 )
 def test_bad_input_is_named(call, error: type[Exception], message: str) -> None:
