@@ -90,7 +90,7 @@ def trace(file: Path, **options: Any) -> None:
     Without --profile: plain LRU, exact at every capacity from one pass. Every rate depends on how hits are
     counted, so the rule is printed with it. A trace of lengths alone (Azure's format) is described.
     """
-    from kvref.cli.trace_plot import check_plot_file, svg_of
+    from kvref.cli.trace_plot import check_plot_file, svg_of, write_plot
     from kvref.planning.traces import Trace
 
     _check_options()
@@ -103,7 +103,7 @@ def trace(file: Path, **options: Any) -> None:
     if options["plot"] is not None:
         title = f"{file.name}: {result['cache']}"
         picture = svg_of(result["curve"], title, result["rule"], found.block_size)
-        options["plot"].write_text(picture, encoding="utf-8")
+        write_plot(options["plot"], picture)
     if not options["curve"]:
         result.pop("curve", None)
     click.echo(json.dumps(result, indent=1) if options["as_json"] else "\n".join(spelled(result)))

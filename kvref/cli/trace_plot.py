@@ -34,6 +34,19 @@ def check_plot_file(path: Path) -> None:
         )
 
 
+def write_plot(path: Path, picture: str) -> None:
+    """Write a picture.
+
+    Raises: ArgumentError if the place does not take it.
+    """
+    try:
+        path.write_text(picture, encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(
+            f"plot file {str(path)!r} cannot be written: {error.strerror}, expected a place for it"
+        ) from None
+
+
 def svg_of(curve: dict[str, Any], title: str, rule: str, block_size: int) -> str:
     """Return the picture of a curve: `capacities`, with `of_blocks` and `of_input_tokens` under each."""
     capacities = curve["capacities"]

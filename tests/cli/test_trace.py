@@ -160,6 +160,15 @@ def test_what_is_wrong_is_said(small: str, words: list[str], message: str) -> No
     assert "Traceback" not in done.output
 
 
+def test_a_place_that_takes_no_picture_is_named(small: str, tmp_path: Path) -> None:
+    """A full disk is no fault of the suite."""
+    full = tmp_path / "full.svg"
+    full.symlink_to("/dev/full")
+    done = run(small, "--block-size", "4", "--plot", str(full))
+    assert (done.exit_code, "Traceback" in done.output) == (2, False)
+    assert "full.svg' cannot be written: No space left on device" in done.output
+
+
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
     """A download that broke off ends in exit code 2 as well."""
     path = tmp_path / "cut.jsonl.gz"
