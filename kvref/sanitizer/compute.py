@@ -14,7 +14,7 @@ from itertools import repeat
 from kvref.memory.history import Event
 from kvref.sanitizer.faults import read_fault
 from kvref.sanitizer.requests import Request
-from kvref.sanitizer.shadow import Block, Flight
+from kvref.sanitizer.shadow import Flight
 from kvref.sanitizer.state import State
 from kvref.sanitizer.writes import judge_write, told_blocks, told_slots, write_slots
 
@@ -90,12 +90,19 @@ def read(state: State, line: int, event: Event) -> None:
             _read_group(state, line, request, group, start, stop)
         return
     size = state.sizes[state.group(event)]
-    for at, block in enumerate(told_blocks(state, line, request, event, size)):
+    blocks, told = told_blocks(state, line, request, event, size), False
+    place = state.finder(request, len(blocks))
+    for at, block in enumerate(blocks):
         base = (start // size + at) * size
         lo, hi = max(start - base, 0), min(stop - base, size)
         known = state.block(block, line, "read", request.name)
-        if known is not None and not read_fault(state, line, request, block, known, lo, hi, base):
-            _judge_reader(state, line, request, block, known)
+        if known is None or read_fault(state, line, request, block, known, lo, hi, base):
+            continue
+        if not told and place(block) is None:
+            told = True
+            facts = known.facts(block, "allocated", "freed", "held")
+            message = f"request {request.name} reads block {block}, which it does not hold"
+            state.report("KV-BLOCK-043", line, message, facts)
 
 
 def _step(state: State, line: int, event: Event) -> Flight | None:
@@ -228,11 +235,3 @@ def _no_state(state: State, line: int, request: Request, start: int) -> None:
     )
     request.stateless = 0
     state.report("KV-BLOCK-040", line, message, facts)
-
-
-def _judge_reader(state: State, line: int, request: Request, block: int, known: Block) -> None:
-    """Report a read of a block that holds the right values and is not the request's."""
-    if not any(block in table for table in request.tables):
-        facts = known.facts(block, "allocated", "freed", "held")
-        message = f"request {request.name} reads block {block}, which it does not hold"
-        state.report("KV-BLOCK-043", line, message, facts)

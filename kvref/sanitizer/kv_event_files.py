@@ -15,7 +15,15 @@ from typing import Any, BinaryIO, cast
 
 from kvref.errors import HistoryError
 from kvref.memory.history import shown
-from kvref.sanitizer.lines import MAX_LINE, Loads, check_names, fastest, numbered_lines, unpacked
+from kvref.sanitizer.lines import (
+    MAX_LINE,
+    Loads,
+    check_names,
+    fastest,
+    numbered_lines,
+    standard,
+    unpacked,
+)
 
 #: Longest msgpack message in bytes, half of a line of JSON: a number takes half as much.
 MAX_MESSAGE = MAX_LINE // 2
@@ -34,6 +42,8 @@ class Reading:
     unit: str = "line"
     """`line` of a file of JSON, `message` of one of msgpack."""
     number: int = 0
+    raw: bytes = b""
+    """The line that was read last, if it was one."""
 
     def told(self, error: object) -> HistoryError:
         """Return an error that says where it is."""
@@ -68,7 +78,11 @@ def _spelled(stream: gzip.GzipFile, at: Reading, loads: Loads) -> Iterator[Any]:
     for number, raw in numbered_lines(stream):
         at.number = number
         if raw and not raw.isspace():
-            value = loads(raw)
+            at.raw = raw
+            try:
+                value = loads(raw)
+            except (ValueError, RecursionError):
+                value = standard(raw)  # what is wrong is said by one parser, whichever reads
             check_names(raw, value)
             yield value
 

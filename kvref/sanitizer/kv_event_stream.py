@@ -22,7 +22,7 @@ from kvref.sanitizer.kv_event_lookups import look_up
 from kvref.sanitizer.kv_event_meanings import Point
 from kvref.sanitizer.kv_event_rules import Rules
 from kvref.sanitizer.kv_event_scheme import VllmScheme
-from kvref.sanitizer.kv_events import Message, read_messages
+from kvref.sanitizer.kv_events import Message, read_messages, worded
 from kvref.sanitizer.lines import Loads
 from kvref.sanitizer.mirror import Limits, Mirror
 from kvref.sanitizer.state import EnoughFound
@@ -126,7 +126,7 @@ def sanitize_kv_events(
             try:
                 judged.feed(at.number, message)
             except HistoryError as error:
-                raise at.told(error) from None
+                raise worded(error, at) from None
     except EnoughFound:
         judged.report.complete = False
     return judged.report

@@ -28,7 +28,7 @@ from kvref.sanitizer.kv_event_fields import LARGEST, Name, name_of, number_of, w
 from kvref.sanitizer.kv_event_files import Reading, messages
 from kvref.sanitizer.kv_event_forms import event_of
 from kvref.sanitizer.kv_event_kinds import Event, Source
-from kvref.sanitizer.lines import Loads
+from kvref.sanitizer.lines import Loads, standard
 
 _RANKS = ("data_parallel_rank", "attn_dp_rank", "dp_rank", "rank")
 
@@ -64,8 +64,23 @@ def read_messages(stream: BinaryIO, at: Reading, loads: Loads | None = None) -> 
         try:
             message = message_of(raw)
         except HistoryError as error:
-            raise at.told(error) from None
+            raise worded(error, at) from None
         yield message
+
+
+def worded(error: HistoryError, at: Reading) -> HistoryError:
+    """Return an error of the last message that says where it is, in the words that Python's parser leads to.
+
+    Another one may have made a float of an integer that is too large, and the message would show that.
+    """
+    try:
+        for _ in message_of(standard(at.raw)).read() if at.raw else ():
+            pass
+    except HistoryError as exact:
+        return at.told(exact)
+    except (ValueError, RecursionError):
+        pass
+    return at.told(error)
 
 
 def message_of(raw: Any) -> Message:

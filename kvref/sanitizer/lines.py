@@ -22,6 +22,7 @@ from kvref.memory.history import Event, check, shown
 MAX_LINE = 16 << 20
 _CHUNK = 1 << 18
 _INT = frozenset({int})
+_SPACE = " \t\r\n"
 
 Loads = Callable[[bytes], Any]
 
@@ -38,8 +39,14 @@ def events(stream: BinaryIO, name: str, loads: Loads | None = None) -> Iterator[
             for number, raw in enumerate(some, first):
                 if len(raw) < 3 and not raw.strip():
                     continue
-                event = parse(raw)
-                check(event)
+                try:
+                    event = parse(raw)
+                    check(event)
+                except (ValueError, RecursionError):
+                    if not raw.strip():
+                        continue
+                    event = standard(raw)  # what is wrong is said by one parser, whichever reads
+                    check(event)
                 if raw.count(b'"') != 2 * len(event) + 2:  # texts besides the names and the kind
                     check_names(raw, event)
                 yield number, event
@@ -67,8 +74,10 @@ def standard(raw: bytes) -> Any:
     Raises: ValueError, RecursionError.
     """
     text = raw.decode()
+    if text[:1] in _SPACE:
+        text = text.lstrip(_SPACE)
     value, end = _DECODER.raw_decode(text)
-    if end != len(text) and text[end:].strip(" \t\r\n"):
+    if end != len(text) and text[end:].strip(_SPACE):
         raise ValueError(f"{text[end : end + 20]!r} after the object")
     return value
 

@@ -11,12 +11,11 @@ from kvref.memory.history import Event
 from kvref.sanitizer.requests import Request
 from kvref.sanitizer.shadow import Block
 from kvref.sanitizer.state import State, ids
+from kvref.sanitizer.tables import FEW
 from kvref.sanitizer.writes import names, overwritten
 
 #: How many tokens of neighbouring blocks share the labels that are kept of them.
 _TOGETHER = 128
-#: How many blocks of a free are looked up in the table one by one.
-_FEW = 8
 
 
 def allocate(state: State, line: int, event: Event) -> None:
@@ -27,7 +26,7 @@ def allocate(state: State, line: int, event: Event) -> None:
     table, who = request.tables[state.group(event) if "group" in event else 0], request.name
     blocks, held, given = state.blocks, 0, ids(event)
     state.count_entries(len(given))
-    told: set[str] = set()
+    told, taken = set[str](), list[int]()
     for block in given:
         known = blocks.get(block)
         if known is None:
@@ -36,6 +35,7 @@ def allocate(state: State, line: int, event: Event) -> None:
                 state.entries -= 1
                 continue
         if known.refs or known.fences:
+            taken += [block] if known.refs else []
             _judge_free(state, line, request, block, known, told)
         held += not known.refs
         known.refs += 1
@@ -43,6 +43,7 @@ def allocate(state: State, line: int, event: Event) -> None:
         table.append(block)
         request.holds += 1
     state.held += held
+    state.changed(taken)
 
 
 def free(state: State, line: int, event: Event) -> None:
@@ -112,6 +113,7 @@ def copy(state: State, line: int, event: Event) -> None:
             return
         if new.refs or new.fences:
             _judge_free(state, line, request, target, new, set())
+        state.changed([target] if new.refs else [])
         state.held += not new.refs
         new.refs += 1
         new.hand_out(line, request.name)
@@ -128,7 +130,7 @@ def copy(state: State, line: int, event: Event) -> None:
     elif new.refs > 1 or new.published:
         overwritten(state, line, f"block {source} is copied", target, new)
     if new.refs > 1 or request is None:
-        state.changed(target, request)
+        state.changed([target], request)
     new.owner = None
     new.older, new.main = tuple(parts[:-1]), parts[-1] if parts else None
 
@@ -171,21 +173,14 @@ def _judge_free(state: State, line: int, request: Request, block: int, known: Bl
     """
     flight = next((f for f in known.fences if not f.done), None)
     if known.refs:
-        if known.pins == known.refs:
-            rule, why = "KV-BLOCK-012", "which is pinned"
-        else:
-            holders = [r.name for r in state.holders(block)]
-            if known.allocated == line and holders == [request.name]:
-                rule, why = "KV-BLOCK-001", "twice"
-            else:
-                rule = _rule(known)
-                why = f"which {names(holders)} still hold" + "s" * (len(holders) == 1)
-        more = ("published", "lost") if rule == "KV-PREFIX-016" else ()
-        facts = known.facts(block, "allocated", "held", "freed", "pinned", *more)
+        twice = known.allocated == line and known.refs - known.pins == 1
+        rule = "KV-BLOCK-012" if known.pins == known.refs else "KV-BLOCK-001" if twice else _rule(known)
         if rule not in told:
+            why = "twice" if twice else _why(state, block, known)
+            more = ("published", "lost") if rule == "KV-PREFIX-016" else ()
+            facts = known.facts(block, "allocated", "held", "freed", "pinned", *more)
             state.report(rule, line, f"request {request.name} is given block {block}, {why}", facts)
         told.add(rule)
-        state.changed(block)
         known.disputed = True
     elif flight is not None:
         message = (
@@ -196,6 +191,13 @@ def _judge_free(state: State, line: int, request: Request, block: int, known: Bl
             state.report("KV-BLOCK-011", line, message, known.facts(block, "freed", "fences"))
         told.add("KV-BLOCK-011")
     known.fences = ()
+
+
+def _why(state: State, block: int, known: Block) -> str:
+    if known.pins == known.refs:
+        return "which is pinned"
+    holders = [request.name for request in state.holders(block)]
+    return f"which {names(holders)} still hold" + "s" * (len(holders) == 1)
 
 
 def _rule(known: Block) -> str:
@@ -257,7 +259,7 @@ def _free_all(state: State, line: int, request: Request) -> None:
 def _free_some(state: State, line: int, request: Request, blocks: list[int]) -> None:
     """Let a request go of some blocks: holes in its table stay, unless the end of the table is gone."""
     gone: list[set[int]] = [set() for _ in request.tables]
-    places = state.places(request) if len(blocks) > _FEW else None
+    places = state.places(request) if len(blocks) > FEW else None
     for block in blocks:
         place = state.place(request, block) if places is None else places.pop(block, None)
         if place is None and places:

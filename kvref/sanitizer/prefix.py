@@ -24,7 +24,7 @@ def publish(state: State, line: int, event: Event) -> None:
             f"publish.count = {count}, which fill {-(-count // size)} blocks of {size}, "
             f"but publish.blocks names {len(blocks)}; a count is in tokens"
         )
-    told = False
+    told, doubtful = False, list[tuple[int, bool]]()
     for block in blocks:
         known = state.blocks.get(block) or state.block(block, line, "publish", who)
         here = min(size, count)
@@ -32,12 +32,14 @@ def publish(state: State, line: int, event: Event) -> None:
         if known is None:
             continue
         if not known.refs or (who is not None and (known.holder != who or known.freed > known.held)):
-            _judge_publisher(state, line, who, block, known)
+            doubtful.append((block, known.published > 0))
         filled = known.covered(0, here)
         if not told and (filled < here or known.allocated < state.was_reset):
             told = _judge_published(state, line, block, known, here, filled)
         known.published, known.published_by, known.findable = line, who, here
         known.lost, known.owner = 0, None
+    if doubtful:
+        _judge_publisher(state, line, who, doubtful)
 
 
 def evict(state: State, line: int, event: Event) -> None:
@@ -143,17 +145,26 @@ def restore(state: State, line: int, event: Event) -> None:
     request.back_to(count)  # a state says nothing of the blocks
 
 
-def _judge_publisher(state: State, line: int, who: Name | None, block: int, known: Block) -> None:
-    """Report a block that is published and that nobody holds, or not the one who is said to publish it."""
+def _judge_publisher(state: State, line: int, who: Name | None, doubtful: list[tuple[int, bool]]) -> None:
+    """Report the first block that nobody holds, or not the one who is said to publish it.
+
+    Each comes with whether it was published before: to say that again after the end changes nothing.
+    """
     request = None if who is None else state.requests.get(who)
-    if known.published and (request is None or request.ended):
-        return  # it is said again, which changes nothing
-    if not known.refs and not known.published:
-        facts = known.facts(block, "allocated", "freed", "lost")
-        state.report("KV-BLOCK-043", line, f"block {block} is published, but nobody holds it", facts)
-    elif who is not None and (request is None or not state.holds(request, block, known)):
-        message = f"block {block} is published by request {who}, which does not hold it"
-        state.report("KV-BLOCK-043", line, message, known.facts(block, "allocated", "held", "freed"))
+    over = request is None or bool(request.ended)
+    place = None if request is None else state.finder(request, len(doubtful))
+    for block, before in doubtful:
+        known = state.blocks[block]
+        if before and over:
+            continue
+        if not known.refs and not before:
+            facts = known.facts(block, "allocated", "freed", "lost")
+            state.report("KV-BLOCK-043", line, f"block {block} is published, but nobody holds it", facts)
+            return
+        if who is not None and (place is None or place(block) is None):
+            message = f"block {block} is published by request {who}, which does not hold it"
+            state.report("KV-BLOCK-043", line, message, known.facts(block, "allocated", "held", "freed"))
+            return
 
 
 def _judge_published(state: State, line: int, block: int, known: Block, here: int, filled: int) -> bool:

@@ -18,6 +18,7 @@ from kvref.sanitizer.findings import Fact, Finding, in_order
 from kvref.sanitizer.opened import ahead, sizes, windows
 from kvref.sanitizer.requests import Request
 from kvref.sanitizer.shadow import Block, Flight, Name, Written
+from kvref.sanitizer.tables import Tables
 
 #: How many ended requests are remembered, for messages about them.
 _REMEMBERED = 4096
@@ -43,7 +44,7 @@ class EnoughFound(Exception):
     """As many findings as were asked for."""
 
 
-class State:
+class State(Tables):
     """The shadow of one pool and of all that use it."""
 
     def __init__(
@@ -58,7 +59,7 @@ class State:
         self.max_findings = max_findings
         self.findings: list[Finding] = []
         self.num_blocks: int = opened["num_blocks"]
-        self.sizes = sizes(opened)
+        super().__init__(sizes(opened))
         self.single = self.sizes[0] if len(self.sizes) == 1 else 0
         """The block size where there is one group, else 0."""
         self.stride = next(
@@ -73,8 +74,6 @@ class State:
         self.max_wait: int | None = max_wait if max_wait is not None else opened.get("max_wait")
         self.tiers: dict[str, int] = opened.get("tiers", {})
 
-        self.blocks: dict[int, Block] = {}
-        self.requests: dict[Name, Request] = {}
         self.ended: OrderedDict[Name, Fact] = OrderedDict()
         self.held = 0
         self.tokens = self.entries = 0
@@ -98,8 +97,6 @@ class State:
         """Whether the history tells of recurrent states."""
         self.was_reset = 0
         """Where everything published was forgotten last."""
-        self.disturbed = False
-        """Whether a block that somebody had verified was changed in this event."""
         self.closed = 0
 
     @property
@@ -218,42 +215,6 @@ class State:
             if request.step is not None and not request.step.done:
                 block.wait_for(request.step)
         block.settle(request.labels, keep=bool(block.refs or block.published))
-
-    def place(self, request: Request, block: int) -> tuple[int, int] | None:
-        """Return group and entry where a request has a block."""
-        for group, table in enumerate(request.tables):
-            if block in table:
-                return group, table.index(block)
-        return None
-
-    def places(self, request: Request) -> dict[int, tuple[int, int]]:
-        """Return the group and entry of each block that a request has, for a look at many of them."""
-        return {
-            block: (group, index)
-            for group in reversed(range(len(request.tables)))
-            for index, block in reversed(list(enumerate(request.tables[group])))
-        }
-
-    def holds(self, request: Request, block: int, known: Block) -> bool:
-        """Whether a request has a block in a table."""
-        if known.holder == request.name and known.freed <= known.held:
-            return True
-        return any(block in table for table in request.tables)
-
-    def holders(self, block: int) -> list[Request]:
-        """List the requests whose tables have a block."""
-        return [r for r in self.requests.values() if any(block in table for table in r.tables)]
-
-    def changed(self, block: int, besides: Request | None = None) -> None:
-        """Let everybody else who has a block in a table verify it again."""
-        self.disturbed = True
-        known = self.blocks[block]
-        alone = self.requests.get(known.holder) if known.refs == 1 and known.holder is not None else None
-        for request in [alone] if alone and self.place(alone, block) else self.holders(block):
-            if request is not besides:
-                for size, table in zip(self.sizes, request.tables, strict=True):
-                    if block in table:
-                        request.back_to(table.index(block) * size)
 
     def tick(self, line: int) -> None:
         """Count a step in which something was computed, and report who has waited for too many of them."""

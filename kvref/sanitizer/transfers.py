@@ -5,6 +5,8 @@ For porters: until a transfer ends, what it delivers is not there; if it fails, 
 Source: the chapter on memory, histories.
 """
 
+from dataclasses import replace
+
 from kvref.errors import HistoryError
 from kvref.memory.history import Event
 from kvref.sanitizer.delivery import judge_sent, received
@@ -37,8 +39,7 @@ def begin(state: State, line: int, event: Event) -> None:
         state.stepped, flight.before, state.step = True, state.step, flight
         return
     state.count_entries(len(flight.blocks))
-    for block in flight.blocks:
-        _take_along(state, line, flight, block)
+    state.changed([block for block in flight.blocks if _take_along(state, line, flight, block)])
     if flight.kind == "send":
         judge_sent(state, line, flight)
 
@@ -101,8 +102,8 @@ def discard(state: State, line: int, event: Event) -> None:
         known = state.block(block, line, "discard")
         if known is not None:
             known.empty(line, "the pool was discarded" if everything else "the block was discarded")
-            if not everything:
-                state.changed(block)
+    if not everything:
+        state.changed(ids(event))
     for request in state.requests.values() if everything else ():
         request.back_to(0)
 
@@ -134,8 +135,9 @@ def store(state: State, line: int, event: Event) -> None:
 def load(state: State, line: int, event: Event) -> None:
     """`load`: blocks hold what was stored, and the first tokens of a request count as computed."""
     request = state.request(event["request"], line, "a load") if "request" in event else None
-    told = False
-    for key, block in _pairs(state, event):
+    pairs, others, told = _pairs(state, event), list[int](), False
+    place = None if request is None else state.finder(request, len(pairs))
+    for key, block in pairs:
         known = state.block(block, line, "load")
         if known is None:
             continue
@@ -152,13 +154,15 @@ def load(state: State, line: int, event: Event) -> None:
                 "KV-PREFIX-017", line, f"{doing}, which is not stored", [(dropped, f"{key} was dropped")]
             )
         parts, stored = cell or ((), 0)
+        parts = tuple(replace(part) for part in parts)  # each block has its own
         known.empty(line, "")
         known.emptied = 0
-        known.older, known.main = tuple(parts[:-1]), parts[-1] if parts else None
-        if request is not None and not told and cell is not None:
-            told = _judge_loaded(state, line, request, block, stored, event)
+        known.older, known.main = parts[:-1], parts[-1] if parts else None
+        if request is not None and place is not None and not told and cell is not None:
+            told = _judge_loaded(state, line, request, block, place(block), stored, event)
         if request is None or known.refs > 1 or known.holder != request.name:
-            state.changed(block, request)
+            others.append(block)
+    state.changed(others, request)
     if request is not None:
         request.computed = max(request.computed, min(event.get("count", 0), len(request.symbols)))
         request.verified = request.computed if told else 0
@@ -194,23 +198,26 @@ def _load_up(flight: Flight, event: Event) -> None:
     flight.start, flight.count = event.get("start", 0), event.get("count", 0)
 
 
-def _take_along(state: State, line: int, flight: Flight, block: int) -> None:
-    """Let a transfer use a block; what a block holds that is received is gone before it has arrived."""
+def _take_along(state: State, line: int, flight: Flight, block: int) -> bool:
+    """Let a transfer use a block, and return whether others have lost what it held.
+
+    What a block holds that is received is gone before it has arrived.
+    """
     known = state.block(block, line, "begin")
     if known is None:
-        return
+        return False
     if not known.refs and not known.published:
         facts = known.facts(block, "allocated", "freed", "lost")
         message = f"{flight.title} begins with block {block}, which nobody holds"
         state.report("KV-BLOCK-043", line, message, facts)
     known.wait_for(flight)
-    if flight.kind == "receive":
-        if known.published:
-            overwritten(state, line, f"{flight.title} is received", block, known)
-        known.empty(line, "")
-        known.emptied, known.arriving = 0, flight
-        if known.refs > 1 or known.holder != flight.request:
-            state.changed(block)
+    if flight.kind != "receive":
+        return False
+    if known.published:
+        overwritten(state, line, f"{flight.title} is received", block, known)
+    known.empty(line, "")
+    known.emptied, known.arriving = 0, flight
+    return known.refs > 1 or known.holder != flight.request
 
 
 def _pairs(state: State, event: Event) -> list[tuple[Name, int]]:
@@ -222,9 +229,17 @@ def _pairs(state: State, event: Event) -> list[tuple[Name, int]]:
     return list(zip(event["keys"], blocks, strict=True))
 
 
-def _judge_loaded(state: State, line: int, request: Request, block: int, stored: int, event: Event) -> bool:
+def _judge_loaded(
+    state: State,
+    line: int,
+    request: Request,
+    block: int,
+    place: tuple[int, int] | None,
+    stored: int,
+    event: Event,
+) -> bool:
     """Report a block of a request's table that was loaded with what is not the request's own."""
-    place, known = state.place(request, block), state.blocks[block]
+    known = state.blocks[block]
     if place is None:
         return False
     size = state.sizes[place[0]]

@@ -32,7 +32,7 @@ def judge_write(
             state.report("KV-BLOCK-022", line, message, facts)
     else:
         return
-    state.changed(block)
+    state.changed([block])
 
 
 def overwritten(state: State, line: int, doing: str, block: int, known: Block) -> None:
@@ -48,7 +48,8 @@ def overwritten(state: State, line: int, doing: str, block: int, known: Block) -
 
 def write_slots(state: State, line: int, request: Request, group: int, start: int, slots: list[int]) -> None:
     """Write positions from `start` on into the slots that a kernel was told."""
-    size, table, told, foreign = state.sizes[group], request.tables[group], False, set[int]()
+    size, table, told = state.sizes[group], request.tables[group], False
+    foreign, strays = set[int](), set[int]()
     for position, slot in enumerate(slots, start):
         block, offset = divmod(slot, size)
         if slot < 0 or block in foreign:
@@ -67,7 +68,8 @@ def write_slots(state: State, line: int, request: Request, group: int, start: in
         known.owner = None
         known.write(offset, offset + 1, position - offset, request.labels, request.name, line)
         if slot != expected:
-            state.changed(block)
+            strays.add(block)
+    state.changed(strays)
 
 
 def told_slots(state: State, line: int, request: Request, event: Event, size: int, stop: int) -> list[int]:

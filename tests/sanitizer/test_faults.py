@@ -594,6 +594,23 @@ CASES: dict[str, tuple[list[Event], str, str]] = {
         "",
         "",
     ),
+    "loaded once more after its block was handed out": (
+        [
+            *LIVE,
+            say("store", tier="host", keys=["a"], blocks=[0]),
+            arrive(2),
+            allocate(2, 7, 6, 5),
+            say("load", tier="host", keys=["a"], blocks=[7], request=2, count=4),
+            compute((2, 4, 6)),
+            free(2),
+            arrive(3),
+            allocate(3, 7, 6, 5),
+            say("load", tier="host", keys=["a"], blocks=[7], request=3, count=4),
+            compute((3, 4, 6)),
+        ],
+        "",
+        "",
+    ),
     "loaded in the wrong order": (
         [
             *LIVE,
@@ -958,6 +975,18 @@ def test_two_who_believe_that_a_block_is_theirs() -> None:
     for position in range(10, 12):
         events += [decode((1, position)), compute((1, position, 1))]
     assert found(*events) == [("KV-BLOCK-001", 6), ("KV-BLOCK-021", 9)]
+
+
+def test_a_block_of_its_own_is_given_to_a_request() -> None:
+    """Its first entry is read again, and holds nothing any more."""
+    events = [
+        *LIVE,
+        allocate(1, 0),
+        decode((1, 5)),
+        compute((1, 10, 1)),
+        say("read", request=1, start=0, count=1),
+    ]
+    assert found(*events) == [("KV-BLOCK-001", 5), ("KV-BLOCK-021", 7), ("KV-BLOCK-021", 8)]
 
 
 def test_groups_have_tables_of_their_own() -> None:

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from histories import stubborn
 from kv_event_lines import CLEARED, batch, blocks, dynamo, judged, lines, removed, stored
 
 from kvref.errors import HistoryError
@@ -227,7 +228,9 @@ BAD_LINES: dict[bytes, str] = {
 @pytest.mark.parametrize("line", BAD_LINES, ids=lambda line: line[:40].decode("latin-1"))
 def test_malformed_line_is_named(line: bytes, loads: Any) -> None:
     """By file, line, event and field, with what was expected."""
-    assert refusal(lines(CLEARED) + line, loads=loads).startswith("events.jsonl:2: " + BAD_LINES[line])
+    said = refusal(lines(CLEARED) + line, loads=loads)
+    assert said.startswith("events.jsonl:2: " + BAD_LINES[line])
+    assert refusal(lines(CLEARED) + b"  \n" + line, loads=stubborn) == said.replace(":2:", ":3:", 1)
 
 
 KEYS = "an integer from -2^63 to 2^64 - 1, or text or bytes, 1 to 256 of them"
@@ -273,6 +276,8 @@ def test_malformed_field_is_named(field: str, value: Any, expected: str) -> None
     said = refusal(lines(CLEARED, batch(CLEARED, {**STORED, field: value})), loads=standard)
     assert said.startswith(f"events.jsonl:2: event 2: {field} = ")
     assert f", expected {expected}" in said
+    spelled = lines(CLEARED, batch(CLEARED, {**STORED, field: value}))
+    assert {refusal(spelled, loads=loads) for loads in (*PARSERS, stubborn)} == {said}
 
 
 def test_broken_files_are_named() -> None:

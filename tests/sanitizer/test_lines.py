@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from histories import LINES, allocate, arrive, cached, compute, opened, say
+from histories import LINES, allocate, arrive, cached, compute, opened, say, stubborn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,6 +87,14 @@ def test_a_bad_line_is_named(line: bytes, loads: Loads) -> None:
     assert said.startswith(f"log.jsonl:2: {BAD_LINES[line]}"), said
 
 
+@pytest.mark.parametrize("line", BAD_LINES, ids=lambda line: line[:60].decode(errors="replace"))
+def test_all_parsers_lead_to_the_same_words(line: bytes) -> None:
+    """What is wrong with a line does not depend on what is installed."""
+    arrived = json.dumps(arrive(1)).encode()
+    data = OPEN + b"\n" + line + b"\n" + arrived
+    assert len({refusal(data, loads) for loads in (*PARSERS, stubborn)}) == 1
+
+
 @pytest.mark.parametrize("loads", PARSERS)
 def test_a_hit_in_blocks_is_a_wrong_unit(loads: Loads) -> None:
     """Three blocks and a count of 3: the message says that counts are in tokens."""
@@ -134,7 +142,13 @@ def test_nothing_comes_after_the_close() -> None:
 def test_lines_end_as_they_like(loads: Loads) -> None:
     """With line feeds, carriage returns before them, empty lines between, and nothing at the end."""
     last = b'{"event":"reset"}'
-    for data in (OPEN + b"\n" + last + b"\n", OPEN + b"\r\n\r\n\n \n" + last, b"\n" + OPEN + b"\n" + last):
+    spaced = b"    \r\n\t  " + OPEN + b" \t\r\n" + b" " * 40 + b"\n \t" + last + b"  "
+    for data in (
+        OPEN + b"\n" + last + b"\n",
+        OPEN + b"\r\n\r\n\n \n" + last,
+        b"\n" + OPEN + b"\n" + last,
+        spaced,
+    ):
         assert [event["event"] for _, event in read(data, loads)] == ["open", "reset"]
     assert [number for number, _ in read(b"\n" + OPEN + b"\n\n" + OPEN)] == [2, 4]
 
