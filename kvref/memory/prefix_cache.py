@@ -195,8 +195,7 @@ class PrefixCache:
             self._publish(own, own.num_scheduled)
 
     def _publish(self, own: PrefixRequest, num_tokens: int) -> None:
-        start = own.num_published
-        publish(self._index, own, num_tokens)
+        start = publish(self._index, own, num_tokens)
         if self._told and start < own.num_published:
             keys = own.keys[: own.num_published]
             self._told.stored(keys, start, bytes(own.raw), self.block_size, own.namespace)

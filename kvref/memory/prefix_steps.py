@@ -46,14 +46,21 @@ def hit(index: PrefixIndex[bytes], new: PrefixRequest) -> tuple[list[int], int]:
     return blocks, min(cached, limit)
 
 
-def publish(index: PrefixIndex[bytes], own: PrefixRequest, num_tokens: int) -> None:
-    """Publish the full blocks of a request's first tokens that are not published yet."""
+def publish(index: PrefixIndex[bytes], own: PrefixRequest, num_tokens: int) -> int:
+    """Publish the full blocks of a request's first tokens that are not published; return the first of them.
+
+    Where a second copy is its request's alone, the first may have been evicted meanwhile. The copy takes its
+    place then, or what comes behind it could not be hit.
+    """
     until = num_tokens if index.profile.cached_outputs else min(num_tokens, own.num_prompt)
     start, stop = own.num_published, until // own.block_size
     if start < stop:
+        if index.profile.duplicates == "free":
+            start = len(index.match(*own.of_blocks(0, start)))
         keys, contents = own.of_blocks(start, stop)
         index.publish(keys, own.row, start, contents)
         own.num_published = stop
+    return start
 
 
 def publish_tail(index: PrefixIndex[bytes], own: PrefixRequest) -> None:

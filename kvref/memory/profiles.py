@@ -6,6 +6,7 @@ fields nobody has shown (`unverified`). What a field other than the canonical on
     identity "hash"          two contents under one digest are taken for one: as safe as the digest
     last_token "none"        a request may find all of its tokens, and then computes nothing to sample from
     publish "scheduled"      a request may count on blocks of a step that is never run
+    duplicates "free"        a block may outlive the one before it, if another request computed that first
     release "head_first"     a block may outlive the one before it, and holds memory that nobody can hit
     evict_unit "node"        one block that is needed evicts all the blocks of its node
     split "renews"           what a request did not hit may outlive what others did

@@ -56,7 +56,7 @@ def test_every_request_reads_its_own_prefix(name: str) -> None:
     run(Machine)
 
 
-@pytest.mark.parametrize("name", ["kvref", "vllm", "adopt", "finished", "tail"])
+@pytest.mark.parametrize("name", ["kvref", "vllm", "lmcache", "adopt", "finished", "tail"])
 def test_mirror_of_events_is_the_cache(name: str) -> None:
     """A key is stored once, under its parent, with its tokens; whoever follows knows what is there."""
     profile, _ = MACHINES[name]
@@ -276,6 +276,28 @@ def test_copy_answers_when_the_first_is_evicted() -> None:
     cache.admit(2, range(100, 112))
     assert cache.evictions == 2
     assert cache.admit(3, range(8)).num_cached_tokens == 4
+
+
+def test_copy_takes_the_place_of_a_first_that_was_evicted() -> None:
+    """Where second copies are their request's alone: or what comes behind them could not be hit."""
+    cache = PrefixCache(3, replace(KVREF, duplicates="free"), 1, events=True)
+    cache.admit(1, [1])
+    cache.admit(2, [1, 2], max_new_tokens=1)
+    for request in (1, 2):
+        cache.commit(request)
+    cache.finish(1)
+    cache.admit(3, [7, 8])
+    cache.abort(3)
+    assert cache.evictions == 1
+    cache.take_events()
+    cache.extend(2)
+    cache.commit(2)
+    (stored,) = cache.take_events()
+    assert isinstance(stored, Stored)
+    assert (stored.parent, stored.tokens) == (None, [1, 2])
+    cache.finish(2)
+    assert cache.admit(4, [1, 2, 3]).num_cached_tokens == 2
+    cache.check_invariants()
 
 
 @pytest.mark.parametrize(("outputs", "hit"), [(True, 12), (False, 8)])
