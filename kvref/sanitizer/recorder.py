@@ -6,14 +6,19 @@
         log.compute([7], starts=[0], counts=[len(prompt)])
 
 The file ends with `close` if the block ends without an exception; a history that was cut short has no such
-line, and is not asked whether all was let go. One thread at a time may log.
+line, and is not asked whether all was let go. Threads may log at once, and their lines stand in the order in
+which they came. A process that was forked from the one that records cannot log, and changes nothing.
 
 For porters: every method is a line of JSON; another language needs no more than a print.
 Source: the events of `kvref.memory.events`.
 """
 
+import contextlib
 import gzip
 import json
+import os
+import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +37,8 @@ Ints = Iterable[int]
 class Recorder:
     """Writes a history to a file, gzip if its name ends in `.gz`; fields are those of the event `open`.
 
-    Raises: HistoryError if an event is not well formed; OSError.
+    Raises: HistoryError if an event is not well formed, or comes after the end; OSError, and then no more is
+    written.
     """
 
     def __init__(
@@ -41,7 +47,9 @@ class Recorder:
         first = {"schema": SCHEMA, "num_blocks": num_blocks, "block_size": block_size, **opened}
         line = _line("open", first)
         self._file: IO[str] = _opened(Path(path))
+        self._lock, self._process = threading.Lock(), os.getpid()
         self._file.write(line)
+        _OPEN.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -49,25 +57,31 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file.closed:
-            return
         if kind is None:
             self.close()
-        else:
+            return
+        with contextlib.suppress(OSError):  # what was raised before says more
             self._file.close()
 
     def log(self, event: str, **fields: Any) -> None:
         """Log any event by its name; fields that are None are left out."""
-        self._file.write(_line(event, fields))
+        line = _line(event, fields)
+        with self._lock:
+            self._write(line)
 
     def flush(self) -> None:
         """Let everything that was logged be in the file."""
-        self._file.flush()
+        with self._lock:
+            if not self._file.closed:
+                self._file.flush()
 
     def close(self, *, num_free: int | None = None) -> None:
-        """Log that the engine has let go of all that nobody needs, and close the file."""
-        self.log("close", num_free=num_free)
-        self._file.close()
+        """Log that the engine has let go of all that nobody needs, and close the file; once is enough."""
+        line = _line("close", {"num_free": num_free})
+        with self._lock:
+            if not self._file.closed and self._process == os.getpid():
+                self._write(line)
+                self._file.close()
 
     def request(self, request: Name, tokens: Ints, namespace: Namespace = COMMON) -> None:
         """Log that a request arrives with its prompt and namespace."""
@@ -169,6 +183,36 @@ class Recorder:
     def end(self, step: Name, *, num_free: int | None = None) -> None:
         """Log that a step ends."""
         self.log("end", step=step, num_free=num_free)
+
+    def _write(self, line: str) -> None:
+        if self._process != os.getpid():
+            raise HistoryError("a forked process logs, expected it to open a history of its own")
+        if self._file.closed:
+            raise HistoryError("an event comes after the file was closed, expected nothing")
+        try:
+            self._file.write(line)
+        except OSError:
+            with contextlib.suppress(OSError):  # a part of the line may be there: nothing may follow it
+                self._file.close()
+            raise
+
+    def _let_go(self) -> None:
+        """Let what this process has not written yet go nowhere: its parent will write it."""
+        self._lock = threading.Lock()
+        if not self._file.closed:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._file.fileno())
+            os.close(nowhere)
+
+
+def _forked() -> None:
+    for recorder in list(_OPEN):
+        recorder._let_go()
+
+
+_OPEN = weakref.WeakSet[Recorder]()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _line(event: str, fields: dict[str, Any]) -> str:

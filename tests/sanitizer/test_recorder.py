@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +164,61 @@ def test_a_pool_that_cannot_be_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match=r"open\.num_blocks = 0"):
         Recorder(path, num_blocks=0, block_size=4)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
+def test_threads_may_log_at_once(name: str, tmp_path: Path) -> None:
+    """Every line is whole."""
+    path = tmp_path / name
+    with Recorder(path, num_blocks=64, block_size=16) as log, ThreadPoolExecutor(8) as pool:
+        for request in range(800):
+            pool.submit(log.request, request, [request] * 50)
+    assert sorted(event["request"] for event in logged(path)[1:-1]) == list(range(800))
+
+
+def test_nothing_comes_after_the_close(tmp_path: Path) -> None:
+    """To close again does nothing, and an event is refused in our words."""
+    path = tmp_path / "log.jsonl"
+    with Recorder(path, num_blocks=64, block_size=16) as log:
+        log.close()
+        log.close()
+    assert [event["event"] for event in logged(path)] == ["open", "close"]
+    with pytest.raises(HistoryError, match="an event comes after the file was closed"):
+        log.reset()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_a_full_disk_is_told_and_ends_the_file() -> None:
+    """As the error of the system; what the engine raised itself is not hidden by it."""
+    log = Recorder("/dev/full", num_blocks=64, block_size=16)
+    with pytest.raises(OSError, match="space"):
+        log.request(1, range(100_000))
+    with pytest.raises(HistoryError, match="after the file was closed"):
+        log.reset()
+    log.close()
+    with pytest.raises(KeyError), Recorder("/dev/full", num_blocks=64, block_size=16):
+        raise KeyError
+    with pytest.raises(OSError, match="space"), Recorder("/dev/full", num_blocks=64, block_size=16):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
+def test_a_forked_process_changes_nothing(name: str, tmp_path: Path) -> None:
+    """It cannot log, and what was not yet written is written once, by whoever recorded it."""
+    path = tmp_path / name
+    with Recorder(path, num_blocks=64, block_size=16) as log:
+        log.request(1, [1, 2, 3])
+        child = os.fork()
+        if not child:
+            refused = 1
+            try:
+                log.reset()
+            except HistoryError:
+                refused = 0
+            log.close()
+            log.flush()
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        log.abort(1)
+    assert [event["event"] for event in logged(path)] == ["open", "request", "abort", "close"]
