@@ -106,7 +106,8 @@ class Block:
     emptied: int = 0
     """Where its contents were lost, and why."""
     emptied_how: str = ""
-    fences: tuple[Flight, ...] = ()
+    fences: list[Flight] | tuple[()] = ()
+    """What it waits for, and some that have ended."""
     arriving: Flight | None = None
     disputed: bool = False
     """Whether it was handed out while held: two believe that it is theirs, which was told."""
@@ -191,8 +192,13 @@ class Block:
 
     def wait_for(self, flight: Flight) -> None:
         """Be free only when a step or a transfer has ended."""
-        others = tuple(f for f in self.fences if not f.done and f is not flight)
-        self.fences = (*others, flight)
+        fences = self.fences
+        if not isinstance(fences, list):
+            self.fences = [flight]
+        elif fences[-1:] != [flight]:
+            fences.append(flight)
+            if not len(fences) & (len(fences) - 1):  # at powers of two, so that each is looked at a few times
+                fences[:] = [other for other in fences if not other.done]
 
     def cut(self, labels: Labels, num_tokens: int) -> None:
         """Forget what a request wrote past its first tokens."""

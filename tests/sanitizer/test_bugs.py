@@ -26,6 +26,13 @@ BUGS: dict[str, list[tuple[str, int, str]]] = {
     "M005-media-without-offset": [
         ("KV-PREFIX-011", 9, "a row of media 'A' instead of a row of media 'B', written by request 1"),
     ],
+    "M011-hit-without-recurrent-state": [
+        (
+            "KV-BLOCK-040",
+            13,
+            "request 2 computes position 8 without the recurrent state of the tokens it hit",
+        ),
+    ],
     "M024-tree-keeps-blocks-of-an-aborted-request": [
         ("KV-PREFIX-017", 12, "request 3 hits block 0, which was handed out to request 2"),
     ],
@@ -42,6 +49,13 @@ BUGS: dict[str, list[tuple[str, int, str]]] = {
     ],
     "M074-evicted-block-stays-in-lookup": [
         ("KV-PREFIX-017", 14, "request c hits block 0, which was handed out to request b"),
+    ],
+    "M102-draft-pool-not-filled": [
+        (
+            "KV-BLOCK-021",
+            13,
+            "request 2 reads position 0 in slot 0 of block 8, which still holds what request 1",
+        ),
     ],
     "M135-fork-without-reference": [
         ("KV-BLOCK-005", 9, "request other is given block 6, which request parent still holds"),
@@ -120,6 +134,9 @@ BUGS: dict[str, list[tuple[str, int, str]]] = {
             "request 1 writes position 2 into slot 10 of block 2, but by its table it lies in slot 22",
         ),
         ("KV-BLOCK-021", 5, "request 1 reads position 2 in slot 2 of block 5, which was never written"),
+    ],
+    "M313-hit-shorter-than-its-window": [
+        ("KV-BLOCK-020", 11, "request 2 reads position 3, but entry 1 of its table is none"),
     ],
     "M318-sleep-keeps-the-index": [
         ("KV-PREFIX-001", 10, "request 2 hits position 0 in slot 0 of block 0, whose contents are lost"),
