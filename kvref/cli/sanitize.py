@@ -2,7 +2,7 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -41,23 +41,35 @@ def sanitize(file: str, max_findings: int, max_wait: int | None, as_json: bool, 
     something was, with 2 if it is no history.
     """
     from kvref.errors import HistoryError
-    from kvref.sanitizer import sanitizer
 
     check_options(of_events, max_wait)
-    source = sys.stdin.buffer if file == "-" else file
     name = "standard input" if file == "-" else file
+    if file == "-" and sys.stdin is None:
+        raise HistoryError(f"{name} is closed, expected a history")
+    source = sys.stdin.buffer if file == "-" else file
     report: Report | KVEventReport
-    if of_events["kv_events"]:
-        report = judged(source, name, max_findings, of_events)
-        text = told(report)
-    else:
-        try:
-            report = sanitizer.sanitize(source, name=name, max_findings=max_findings, max_wait=max_wait)
-        except HistoryError as error:
-            raise HistoryError(f"{error}{_perhaps_events(str(error))}") from None
-        text = _told(report)
+    try:
+        if of_events["kv_events"]:
+            report = judged(source, name, max_findings, of_events)
+            text = told(report)
+        else:
+            report = _judged(source, name, max_findings, max_wait)
+            text = _told(report)
+    except OSError as error:
+        raise HistoryError(f"{name}: {error.strerror or error}") from None
     click.echo(json.dumps(report.as_json(), indent=1, ensure_ascii=False) if as_json else text)
     sys.exit(1 if report.findings else 0)
+
+
+def _judged(source: str | BinaryIO, name: str, max_findings: int, max_wait: int | None) -> "Report":
+    """Judge a history."""
+    from kvref.errors import HistoryError
+    from kvref.sanitizer import sanitizer
+
+    try:
+        return sanitizer.sanitize(source, name=name, max_findings=max_findings, max_wait=max_wait)
+    except HistoryError as error:
+        raise HistoryError(f"{error}{_perhaps_events(str(error))}") from None
 
 
 def _perhaps_events(said: str) -> str:

@@ -70,7 +70,7 @@ def messages(stream: BinaryIO, at: Reading, loads: Loads | None = None) -> Itera
         at.number += at.unit == "message"  # that of the message that could not be read
         what = "JSON" if at.unit == "line" else "msgpack"
         known = isinstance(error, HistoryError)
-        raise at.told(error if known else f"no {what}: {str(error)[:160]}") from None
+        raise at.told(error if known else f"no {what}: {str(error)[:160] or type(error).__name__}") from None
 
 
 def _spelled(stream: gzip.GzipFile, at: Reading, loads: Loads) -> Iterator[Any]:

@@ -129,4 +129,6 @@ def sanitize_kv_events(
                 raise worded(error, at) from None
     except EnoughFound:
         judged.report.complete = False
+    if not judged.report.messages:
+        raise HistoryError(f"{at.name}:1: no message, expected a batch of events, an event or a lookup")
     return judged.report

@@ -280,6 +280,12 @@ def test_malformed_field_is_named(field: str, value: Any, expected: str) -> None
     assert {refusal(spelled, loads=loads) for loads in (*PARSERS, stubborn)} == {said}
 
 
+@pytest.mark.parametrize("data", [b"", b"\n \n", gzip.compress(b"")])
+def test_a_stream_of_nothing_is_no_stream(data: bytes) -> None:
+    """A recorder that heard nothing has shown nothing."""
+    assert refusal(data) == "events.jsonl:1: no message, expected a batch of events, an event or a lookup"
+
+
 def test_broken_files_are_named() -> None:
     """A stream that ends inside a message or a gzip member, and one that is longer than memory should be."""
     zipped = gzip.compress(lines(*(stored([n], None, [n, n * n]) for n in range(500))))

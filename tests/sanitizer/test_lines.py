@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -321,6 +323,24 @@ def test_the_command_ends_with_2(tmp_path: Path) -> None:
     piped = CliRunner().invoke(main, ["sanitize", "-"], input=OPEN + b"\n[]")
     assert piped.exit_code == 2
     assert "standard input:2: the line holds []" in piped.output
+
+
+@pytest.mark.parametrize("more", [[], ["--kv-events"]])
+def test_a_source_that_cannot_be_read_is_named(more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe that is closed, and a disk that fails, in one sentence and with 2."""
+    command = [sys.executable, "-m", "kvref.cli", "sanitize", "-", *more]
+    done = subprocess.run(  # the shell closes what a parent cannot
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (2, "Error: standard input is closed, expected a history\n")
+
+    def fails(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("kvref.sanitizer.lines.unpacked", fails)
+    monkeypatch.setattr("kvref.sanitizer.kv_event_files.unpacked", fails)
+    broken = CliRunner().invoke(main, ["sanitize", str(HISTORIES[0]), *more])
+    assert (broken.exit_code, broken.output) == (2, f"Error: {HISTORIES[0]}: Input/output error\n")
 
 
 def test_the_command_ends_with_0_if_all_is_well(tmp_path: Path) -> None:
