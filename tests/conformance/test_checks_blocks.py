@@ -3,41 +3,17 @@
 from typing import Any
 
 import pytest
+from blocks_judged import failed, judged, with_managers
 
 from kvref.errors import OutOfBlocksError
 from kvref_conformance.checks import all_checks
 from kvref_conformance.claims import Claims
-from kvref_conformance.host.inprocess import InProcessHost
-from kvref_conformance.oracle import Oracle
-from kvref_conformance.runner.evaluate import Evidence, evaluate, plan
 from kvref_conformance.subjects.lists import Lists
 from kvref_conformance.subjects.lists.allocator import ListAllocator
 from kvref_conformance.subjects.lists.tables import ListTables
 from kvref_conformance.subjects.reference_memory import ReferenceMemory
 
-MANAGERS = ("block_allocator", "block_tables")
 REQUIREMENTS = {f"KV-BLOCK-{number:03d}" for number in (*range(1, 14), *range(20, 35))}
-
-
-def judged(subject: Any, level: Any = "quick") -> list[Evidence]:
-    """Run all checks of blocks that a subject must pass."""
-    host = InProcessHost(subject)
-    offered = tuple(name for name in host.hello().verbs if name.partition(".")[0] in MANAGERS)
-    oracle = Oracle(subject.claims)
-    return [evaluate(check, case, host, oracle) for check, case in plan(offered, subject.claims, level)]
-
-
-def failed(subject: Any) -> list[tuple[str, str]]:
-    """Return what failed, and how."""
-    return [(found.requirement, found.message) for found in judged(subject) if found.status == "fail"]
-
-
-def with_managers(allocator: Any = None, tables: Any = None, **claims: Any) -> Any:
-    """Return a subject that offers these managers under these claims."""
-    members = {"claims": Claims(**{"block_sizes": (4, 3), **claims})}
-    members |= {"block_allocator": allocator} if allocator else {}
-    members |= {"block_tables": tables} if tables else {}
-    return type("Subject", (), members)()
 
 
 @pytest.mark.parametrize("level", ["quick", "full", "exhaustive"])

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from kvref.errors import ArgumentError
 from kvref_conformance.programs.asking import sized
+from kvref_conformance.programs.block_memory import BlockMemory
 from kvref_conformance.programs.breach import Log, Names
-from kvref_conformance.programs.shadow import ShadowMemory, Written, label, labels, root
+from kvref_conformance.programs.shadow import label, labels, root
 from kvref_conformance.programs.step import MAX_STEPS, Step, parse, written
 
 STEPS = st.builds(
@@ -77,24 +78,34 @@ def test_namespaces_have_roots_of_their_own() -> None:
 
 def test_slot_holds_what_was_written_last() -> None:
     """A copy moves what a slot holds, and that it holds nothing."""
-    memory, first, second = ShadowMemory(), Written(7, 0, 3, 1), Written(8, 1, 0, 2)
-    memory.write("a", first)
-    memory.copy("a", "b")
-    memory.write("a", second)
-    assert (memory.read("a"), memory.read("b")) == (second, first)
-    memory.copy("never", "b")
-    assert memory.read("b") is None
-    memory.erase(["a"])
-    assert memory.read("a") is None
+    memory = BlockMemory([2])
+    first, second = memory.make(0, 0, 2, 0), memory.make(1, 0, 2, 1)
+    memory.write(0, [0, 1], first)
+    memory.copy(0, 0, 3, 1)
+    memory.write(0, [0, 1], second)
+    assert memory.differs(0, 0, list(second)) is None
+    assert memory.differs(0, 3, list(first)) == 1
+    memory.copy(0, 5, 3, 2)
+    assert memory.differs(0, 3, [first[0]]) == 0
+
+
+def test_block_is_of_the_group_that_wrote_it_last() -> None:
+    """What another group had in it is lost, whatever the sizes of the two."""
+    memory = BlockMemory([4, 2])
+    ours, theirs = memory.make(0, 0, 4, 0), memory.make(1, 0, 1, 1)
+    memory.write(0, [4, 5, 6, 7], ours)
+    memory.write(1, [3], theirs)
+    assert memory.told(0, 1, 0) == "what nobody has written"
+    assert memory.told(1, 1, 1) == "what request 1 wrote at position 0, in step 1"
 
 
 def test_shadow_says_whose_data_a_slot_holds() -> None:
     """That is what a message is about."""
-    memory = ShadowMemory()
-    memory.write(0, Written(7, 2, 5, 3))
-    assert memory.differs(0, 7) == ""
-    assert memory.differs(0, 8) == "what request 2 wrote at position 5, in step 3"
-    assert memory.differs(1, 8) == "what nobody has written"
+    memory = BlockMemory([4])
+    memory.make(7, 0, 5, 2)
+    memory.write(0, [0, 1], memory.make(2, 5, 2, 3))
+    assert memory.told(0, 0, 1) == "what request 2 wrote at position 6, in step 3"
+    assert memory.told(0, 0, 2) == memory.told(0, 9, 0) == "what nobody has written"
 
 
 def test_first_breach_of_a_requirement_counts() -> None:

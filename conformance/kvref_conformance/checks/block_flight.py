@@ -1,8 +1,14 @@
 """Checks of blocks that are still read or written when their request has ended: pins, steps in flight."""
 
-from kvref_conformance.checks.block_allocator import ALLOCATOR, HANDS_OUT
+from kvref_conformance.checks.block_allocator import (
+    ALLOCATOR,
+    HANDS_OUT,
+    THREE_AGAIN,
+    THREE_AND_REST,
+    if_declared,
+)
 from kvref_conformance.checks.check import check
-from kvref_conformance.programs.asking import every, expect_unbroken, pools
+from kvref_conformance.programs.asking import at_length, every, expect_unbroken, pools
 from kvref_conformance.programs.walks import walks
 from kvref_conformance.trial import Trial
 
@@ -16,6 +22,13 @@ IN_FLIGHT = (
     "begin 0; allocate 0 2; end 0; free 0; rest 1",
     "allocate 0 1; allocate 1 1; begin 0; free 0; begin 1; end 0; free 1; end 1; begin 2; end 2; rest 2",
     "allocate 0 2; begin 0; free 0 0; begin 1; free 0; begin 2; end 1; rest 1; end 2; rest 2",
+)
+#: A block is pinned more often than two bytes count, in as few calls as can be, and then once less.
+BEYOND_TWO_BYTES_OF_PINS = f"allocate 0 1; {'pin_together 0 0 4095; ' * 17}free 0; unpin 0; rest 1"
+#: A block is freed in each of more steps than a byte counts, two of which are in flight at once.
+STEP_AFTER_STEP = "begin 0; " + "; ".join(
+    f"allocate {at} 1; begin {at + 1}; free {at}; end {at}" + "; allocate 999 99" * (at > 250)
+    for at in range(260)
 )
 
 
@@ -65,6 +78,21 @@ def count_follows_steps(trial: Trial) -> None:
 def count_follows_pins(trial: Trial) -> None:
     """Blocks are pinned once and twice, before and after their request ends: the count is exact."""
     expect_unbroken(trial, "KV-BLOCK-004")
+
+
+@check(
+    "KV-BLOCK-009",
+    verbs=ALLOCATOR,
+    operations=PINS,
+    features=("pin",),
+    cases=pools(
+        "allocate 0 3; pin 0; pin 0 1; free 0; drain; drain",
+        "allocate 0 2; pin_none; unpin_none; free 0; drain; allocate 0 1; pin 0; unpin_none; unpin 0; drain",
+    ),
+)
+def pinned_blocks_come_back(trial: Trial) -> None:
+    """Blocks are pinned, and none is, and everybody lets go: an allocation of the whole pool succeeds."""
+    expect_unbroken(trial, "KV-BLOCK-009")
 
 
 @check(
@@ -118,6 +146,8 @@ def foreign_block_cannot_be_pinned(trial: Trial) -> None:
             "begin 0; allocate 0 2; begin 1; end 0; free 0; rest 1; allocate 2 1; end 1; rest 2",
             "allocate 0 2; begin 0; begin 1; end 0; begin 2; free 0; end 1; rest 1; allocate 2 1; end 2",
             "allocate 0 2; begin 0; begin 1; begin 2; free 0; end 1; rest 1; allocate 2 1; end 2; rest 2",
+            "allocate 0 2; begin 0; begin 1; free 0; begin 2; rest 1; end 0; begin 3; allocate 2 1; end 1; "
+            "rest 2; end 3",
         ),
         walks(),
     ),
@@ -152,11 +182,74 @@ def shared_block_of_a_step_in_flight_waits(trial: Trial) -> None:
     cases=pools(
         "allocate 0 2; pin 0; begin 0; free 0; unpin 0; rest 1; allocate 2 1; end 0; rest 2",
         "allocate 0 2; pin 0 0; begin 0; unpin 0; free 0; rest 1; allocate 2 1; end 0; rest 2",
+        "allocate 0 2; pin 0; begin 0; begin 1; free 0; unpin 0; end 0; rest 1; allocate 2 1; end 1; rest 2",
     ),
 )
 def pinned_block_of_a_step_in_flight_waits(trial: Trial) -> None:
     """A block is freed and unpinned while a step may write it, in either order: it waits."""
     expect_unbroken(trial, "KV-BLOCK-011")
+
+
+@check(
+    "KV-BLOCK-011",
+    verbs=ALLOCATOR,
+    operations=STEPS,
+    features=("steps",),
+    cases=pools(
+        "allocate 0 2; begin 0; end 0; begin 1; free 0; end_again 0; rest 1; end 1; rest 2",
+        "allocate 0 2; begin 0; begin 1; end 1; begin 2; free 0; begin 3; end_again 0; end_again 1; end 2; "
+        "end_again 2; rest 1; end 3",
+    ),
+)
+def step_ends_once(trial: Trial) -> None:
+    """A step is ended again: whoever does not refuse that ends no other step by it."""
+    expect_unbroken(trial, "KV-BLOCK-011")
+
+
+@check(
+    "KV-BLOCK-011",
+    verbs=ALLOCATOR,
+    operations=STEPS,
+    features=("steps",),
+    cases=pools(STEP_AFTER_STEP, num_blocks=(4,)),
+)
+def steps_follow_each_other_for_long(trial: Trial) -> None:
+    """Steps overlap, more than a byte counts: what was freed in each waits for it, and for no other."""
+    expect_unbroken(trial, "KV-BLOCK-011", "KV-BLOCK-003")
+
+
+@check(
+    "KV-BLOCK-010",
+    verbs=ALLOCATOR,
+    operations=STEPS,
+    features=("steps",),
+    cases=if_declared(
+        pools(
+            f"{THREE_AND_REST}; free 1; begin 0; free 0; end 0; free 2; {THREE_AGAIN}",
+            f"{THREE_AND_REST}; begin 0; free 2; begin 1; free 0; end 0; end 1; free 1; {THREE_AGAIN}",
+        )
+    ),
+)
+def blocks_of_steps_keep_the_declared_order(trial: Trial) -> None:
+    """Blocks are freed before a step, while it runs, and after it: they come back in that order."""
+    expect_unbroken(trial, "KV-BLOCK-010")
+
+
+@check(
+    "KV-BLOCK-010",
+    verbs=ALLOCATOR,
+    operations=PINS,
+    features=("pin",),
+    cases=if_declared(
+        pools(
+            f"{THREE_AND_REST}; pin 1; free 0; free 1; free 2; unpin 1; {THREE_AGAIN}",
+            f"{THREE_AND_REST}; pin 1; pin 0; free 1; free 0; unpin 0; free 2; unpin 1; {THREE_AGAIN}",
+        )
+    ),
+)
+def pinned_blocks_join_when_the_last_pin_is_gone(trial: Trial) -> None:
+    """A block is pinned when its request ends, and others become free before the pin goes."""
+    expect_unbroken(trial, "KV-BLOCK-010")
 
 
 @check(
@@ -170,7 +263,15 @@ def pinned_block_of_a_step_in_flight_waits(trial: Trial) -> None:
             "allocate 0 2; pin 0; pin 0; free 0; unpin 0; rest 1; allocate 2 1; free 1; unpin 0; rest 2",
             "allocate 0 2; pin 0; free 0; free_pinned 0 1; rest 1; unpin 0",
             "pin_idle 0 1; rest 1; allocate 2 1; unpin 0; rest 2",
+            "allocate 0 2; pin_together 0 0 3; free 0; unpin 0 0; rest 1; unpin_together 0 0; rest 2",
+            "allocate 0 2; pin 0; pin 0; pin 0; free 0; unpin_together 0 1; rest 1; unpin 0; unpin 0; rest 2",
         ),
+        pools(
+            "allocate 0 1; pin_often 0 0 300; free 0; unpin_often 0 0 44; rest 1; unpin_often 0 0 255; "
+            "rest 2; unpin 0; rest 3",
+            num_blocks=(3,),
+        ),
+        at_length(pools(BEYOND_TWO_BYTES_OF_PINS, num_blocks=(3,))),
         walks(),
     ),
 )
@@ -187,6 +288,7 @@ def pinned_block_stays(trial: Trial) -> None:
     cases=pools(
         "allocate 0 2; touch 0 0; pin 0 0; free 0; free 0; rest 1; allocate 2 1; unpin 0; rest 2",
         "allocate 0 2; pin 0; touch 0; unpin 0; free 0; rest 1; free 0; rest 2",
+        "allocate 0 2; pin 0; free 0; touch_pinned 0 0; unpin 0; rest 1; free 0; rest 2",
     ),
 )
 def shared_block_stays_while_it_is_pinned(trial: Trial) -> None:

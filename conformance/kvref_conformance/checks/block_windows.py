@@ -3,13 +3,13 @@
 In the programs `b` is the block size.
 """
 
-from kvref_conformance.checks.block_tables import FORKS, TABLES
+from kvref_conformance.checks.block_tables import ENDS, TABLES
 from kvref_conformance.checks.check import check
-from kvref_conformance.programs.asking import every, expect_unbroken, windowed
-from kvref_conformance.programs.walks import walks
+from kvref_conformance.programs.asking import beside, every, expect_unbroken, opened, windowed
+from kvref_conformance.programs.walks import late_windows, walks
 from kvref_conformance.trial import Trial
 
-PRUNES = (*FORKS, "prune")
+PRUNES = (*ENDS, "prune")
 
 #: A request grows and is pruned by turns, forks, and both end.
 SLID = (
@@ -29,6 +29,14 @@ SLID_BACK = (
     "add 0; append 0 3b; prune 0; truncate 0 3b-1; append 0 1; append 0 b; truncate 0 3b+1; prune 0; "
     "truncate 0 3b; append 0 b; truncate 0 4b; fork 0 1; truncate 1 4b-1; append 1 1; prune 1; append 0 1; "
     "free 0; truncate 1 3b+1; append 1 b; free 1; add 2; append 2 b; truncate 2 0; append 2 1; drain"
+)
+#: A request is pruned around the edges of blocks, under a window that holds several.
+WIDE = "add 0; append 0 6b-2; " + "; append 0 b-3; ".join(
+    ["prune 0; append 0 1; prune 0; append 0 1; prune 0; append 0 1; prune 0"] * 3
+)
+#: Of three tokens at a time two are rejected, and the request is pruned; and pruned again.
+DRAFTED = "add 0; append 0 2b; prune 0; prune 0; " + "; ".join(
+    f"append 0 3; truncate 0 2b+{kept}; prune 0; prune 0" for kept in range(1, 7)
 )
 #: A request is pruned around each edge of a block.
 EDGES = "add 0; append 0 b-2; " + "; append 0 b-3; ".join(
@@ -67,7 +75,16 @@ def all_blocks_of_windows_come_back(trial: Trial) -> None:
     verbs=TABLES,
     operations=PRUNES,
     features=("pruning",),
-    cases=every(windowed(EDGES, thorough=True), windowed(SLID, SLID_APART), walks(opened_with="windows")),
+    cases=every(
+        windowed(EDGES, thorough=True),
+        windowed(SLID, SLID_APART, DRAFTED),
+        beside(windowed(SLID)),
+        opened(WIDE, num_blocks=12, windows="2b"),
+        opened(WIDE, num_blocks=12, windows="5b+1"),
+        opened("add 0; append 0 290; prune 0; append 0 1; prune 0", num_blocks=300, windows="257"),
+        walks(opened_with="windows"),
+        late_windows,
+    ),
 )
 def window_keeps_what_is_attended(trial: Trial) -> None:
     """A request is pruned at each place in a block: what lies wholly before the window goes, and no more."""

@@ -4,8 +4,10 @@ Steps, where a, i, n, s and k are numbers, and every block of an allocation is m
 
     allocate a n · rest a        hand out n blocks, or all that are free, as allocation a
     free a i · touch a i · pin a i · unpin a i
-    free_often a i n · touch_often a i n     the same n times, one call after the other
+    free_often a i n · touch_often a i n · pin_often a i n · unpin_often a i n
+                                 the same n times, one call after the other
     begin s · end s              step s begins; it ends, and each before it
+    end_again s                  a step is ended that has ended: this may be refused, and ends no other
     drain                        everybody lets go, then all blocks are handed out at once, and let go of
 
 `odd_calls` has the steps that must be refused, and those that may be. A step is passed over if the subject
@@ -19,7 +21,7 @@ from kvref_conformance.managers import MAX_LIST
 from kvref_conformance.programs.breach import Log
 from kvref_conformance.programs.lots import Lots
 from kvref_conformance.programs.odd_calls import ODD, OddCalls
-from kvref_conformance.programs.running import Session
+from kvref_conformance.programs.running import Session, attempt
 from kvref_conformance.programs.step import Step
 from kvref_conformance.programs.watched_pool import WatchedPool
 
@@ -28,8 +30,8 @@ STEPS = {
     "allocate": (2, 2),
     "rest": (1, 1),
     **dict.fromkeys(("free", "touch", "pin", "unpin"), (1, 2)),
-    **dict.fromkeys(("free_often", "touch_often"), (3, 3)),
-    **dict.fromkeys(("begin", "end"), (1, 1)),
+    **dict.fromkeys(("free_often", "touch_often", "pin_often", "unpin_often"), (3, 3)),
+    **dict.fromkeys(("begin", "end", "end_again"), (1, 1)),
     "drain": (0, 0),
 }
 
@@ -47,7 +49,9 @@ class Allocator:
         self.lots = Lots(self.holders)
         self.odd = OddCalls(pool, self.lots)
         self.tickets: dict[int, int] = {}
-        """Step -> the number that the subject gave it."""
+        """Step in flight -> the number that the subject gave it."""
+        self.ended: dict[int, int] = {}
+        """The same for steps that have ended."""
 
     def perform(self, step: Step) -> bool:
         """Perform a step, or pass it over."""
@@ -109,6 +113,14 @@ class Allocator:
         """Hold a block several times more."""
         return 0 < times <= MAX_LIST and all(self.touch(lot, at) for _ in range(times))
 
+    def pin_often(self, lot: int, at: int, times: int) -> bool:
+        """Pin a block several times more."""
+        return 0 < times <= MAX_LIST and all(self.pin(lot, at) for _ in range(times))
+
+    def unpin_often(self, lot: int, at: int, times: int) -> bool:
+        """Take several pins of a block back."""
+        return 0 < times <= MAX_LIST and all(self.unpin(lot, at) for _ in range(times))
+
     def pin(self, lot: int, at: int | None = None) -> bool:
         """Pin blocks once."""
         blocks = self.lots.in_requests(lot, at)
@@ -142,10 +154,18 @@ class Allocator:
             return False
         self.pool.must("end_step", "KV-BLOCK-011", step=self.tickets[step])
         self.pool.order.put(self.holders.end(step))
-        self.tickets = {
-            begun: ticket for begun, ticket in self.tickets.items() if begun in self.holders.steps
-        }
+        for begun in [begun for begun in self.tickets if begun not in self.holders.steps]:
+            self.ended[begun] = self.tickets.pop(begun)
         self.pool.count("KV-BLOCK-004", "KV-BLOCK-011")
+        return True
+
+    def end_again(self, step: int) -> bool:
+        """End a step that has ended, unless its number is that of another by now."""
+        if step not in self.ended or self.ended[step] in self.tickets.values():
+            return False
+        attempt(self.pool.session, "end_step", step=self.ended[step])
+        self.pool.count("KV-BLOCK-004", "KV-BLOCK-011")
+        self.pool.all_can_be_had("KV-BLOCK-011", f"after step {step}, which had ended, was ended again")
         return True
 
     def drain(self) -> bool:

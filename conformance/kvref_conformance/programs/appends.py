@@ -91,7 +91,8 @@ def out_of_place(appended: Appended, watched: WatchedTables) -> Iterator[Fault]:
 def reachable(appended: Appended, watched: WatchedTables) -> Iterator[Fault]:
     """Yield the first slot in each group that another request can reach, too."""
     for group, size in enumerate(watched.block_sizes):
-        for slot in appended.slots(group):
+        firsts = {slot // size: slot for slot in reversed(appended.slots(group))}
+        for slot in reversed(firsts.values()):
             other = watched.holder_of(slot // size, but=appended.request)
             if other is not None:
                 into_shared = ("KV-BLOCK-024",) if appended.tails.get(group) == slot // size else ()

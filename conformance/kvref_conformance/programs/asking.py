@@ -5,20 +5,23 @@ The programs for block tables are written for any block size, for tables go wron
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from kvref_conformance.cases import PROGRAM, Case, Level, opening
 from kvref_conformance.claims import MAX_ANSWERS, Claims
 from kvref_conformance.contracts import Failed
-from kvref_conformance.programs.running import run_beside
-from kvref_conformance.programs.step import parse
+from kvref_conformance.managers import operations_of
+from kvref_conformance.programs.breach import Breach
+from kvref_conformance.programs.offered import Offered
+from kvref_conformance.programs.running import Run, run_beside
+from kvref_conformance.programs.step import parse, written
 from kvref_conformance.trial import Trial, Violation
 
 #: Block sizes that a check's first program is run in are all that are claimed; those of its others:
 COUNTS: dict[Level, int] = {"quick": 2, "full": 4, "exhaustive": MAX_ANSWERS}
 
-#: Option of a case: how many managers are open at once, each of which is given every step.
+#: Option of a case: how many managers are open at once, each of which is given every step, one after another.
 SESSIONS = "sessions"
 #: Blocks that no pool need have: whoever refuses to open more is not asked.
 MANY = 4096
@@ -32,24 +35,65 @@ def expect_unbroken(trial: Trial, *requirements: str) -> None:
     Others may follow without which it cannot hold, where a program is too long to be run for each.
     Raises: Violation with the first breach; Failed if the subject is gone.
     """
-    case, count = trial.case, int(trial.case.options.get(SESSIONS, 1))
-    try:
-        sessions = [trial.open(case.verb, **opening(case)) for _ in range(count)]
-    except Failed as failed:
-        if failed.kind in ("refused", "error") and int(case.options.get("num_blocks", 0)) > MANY:
-            return  # so many blocks are more than the subject has, and it says so
-        raise
-    text = str(case.option(PROGRAM))
-    runs = run_beside(text, sessions, case, trial.claims)
-    for session in sessions:
-        session.close()
+    runs = _runs(trial, str(trial.case.option(PROGRAM)))
     for number, ran in enumerate(runs, 1):
         found = next((breach for breach in ran.breaches if breach.requirement in requirements), None)
         if found is not None:
-            steps = parse(text)
-            which = f"manager {number} of {count} that are open at once, " if count > 1 else ""
-            at = f"step {found.step}, `{steps[found.step]}`: " if found.step < len(steps) else ""
-            raise Violation(f"{which}{at}{found.message}", detail={"step": found.step})
+            which = f"manager {number} of {len(runs)} that are open at once, " if len(runs) > 1 else ""
+            raise _violation(trial.case, found, which)
+
+
+def expect_harmless(trial: Trial, requirement: str, odd: Collection[str]) -> None:
+    """Run the program of the case, and hold its odd steps to their requirement: they change nothing.
+
+    What is breached later, and is not if the odd steps are left out, was their doing. Raises: as above.
+    """
+    text = str(trial.case.option(PROGRAM))
+    breaches = [breach for ran in _runs(trial, text) for breach in ran.breaches]
+    found = next((breach for breach in breaches if breach.requirement == requirement), None)
+    if breaches and found is None:
+        without = written(step for step in parse(text) if step.name not in odd)
+        if not any(ran.breaches for ran in _runs(trial, without)):
+            found = breaches[0]
+    if found is not None:
+        raise _violation(trial.case, found)
+
+
+def _runs(trial: Trial, text: str) -> list[Run]:
+    """Run a program on managers of its own; of a pool that is too large for the subject nothing is told."""
+    case, count = trial.case, int(trial.case.options.get(SESSIONS, 1))
+    try:
+        sessions = [trial.open(case.verb, **opening(case)) for _ in range(count)]
+        if count > 1:
+            trial.open(case.verb, **_otherwise(opening(case), trial.claims))
+    except Failed as failed:
+        if failed.kind in ("refused", "error") and int(case.options.get("num_blocks", 0)) > MANY:
+            return []  # so many blocks are more than the subject has, and it says so
+        raise
+    offered = operations_of(case.verb, trial.host.hello().verbs)
+    runs = run_beside(text, [Offered(session, offered) for session in sessions], case, trial.claims)
+    for session in sessions:
+        session.close()
+    return runs
+
+
+def _otherwise(opens: Mapping[str, Any], claims: Claims) -> dict[str, Any]:
+    """Return what opens another manager: more blocks, of other sizes that are claimed, and wider windows."""
+    sizes = dict(zip(claims.block_sizes, [*claims.block_sizes[1:], claims.block_sizes[0]], strict=True))
+    others: dict[str, Callable[[Any], Any]] = {
+        "num_blocks": lambda count: count + 2,
+        "block_size": lambda size: sizes.get(size, size),
+        "block_sizes": lambda each: [sizes.get(size, size) for size in each],
+        "windows": lambda each: [window + 2 for window in each],
+    }
+    return {name: others[name](value) if name in others else value for name, value in opens.items()}
+
+
+def _violation(case: Case, found: Breach, which: str = "") -> Violation:
+    """Return what a breach is to the check that found it."""
+    steps = parse(str(case.option(PROGRAM)))
+    at = f"step {found.step}, `{steps[found.step]}`: " if found.step < len(steps) else ""
+    return Violation(f"{which}{at}{found.message}", detail={"step": found.step})
 
 
 def every(*lattices: Lattice) -> Lattice:
@@ -71,7 +115,10 @@ def at_length(lattice: Lattice) -> Lattice:
 
 
 def beside(lattice: Lattice) -> Lattice:
-    """Return the first case of a lattice, to be run on two managers that are open at once."""
+    """Return the first case of a lattice, to be run on two managers that are open at once.
+
+    A third, of other extents, is opened after them.
+    """
 
     def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
         return [case.with_options(**{SESSIONS: 2}) for case in lattice(claims, manager, level)[:1]]
@@ -119,6 +166,17 @@ def tables(*programs: str, num_blocks: int = 12) -> Lattice:
     return cases
 
 
+def opened(program: str, *, num_blocks: int, block_size: int | None = None, windows: str = "") -> Lattice:
+    """Return one case of one group, in the first claimed block size unless another is named."""
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
+        size = claims.block_sizes[0] if block_size is None else block_size
+        options = {"windows": sized(windows, size)} if windows else {}
+        return [_case(manager, sized(program, size), size, num_blocks=num_blocks, **options)]
+
+    return cases
+
+
 def crowded(*programs: str) -> Lattice:
     """Return cases in a pool of more blocks than a byte counts, in the smallest claimed block size."""
 
@@ -144,6 +202,21 @@ def grouped(*programs: str, num_blocks: int = 12) -> Lattice:
             for at, program in enumerate(programs)
             for sizes in _groups(claims, level, threes=at == 0 or level != "quick")
         ]
+
+    return cases
+
+
+def alike(program: str) -> Lattice:
+    """Return the case of three groups of which the last has the block size of the first."""
+
+    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
+        found = []
+        for size, other in _groups(claims, level, threes=False)[:1]:
+            options = {"block_sizes": _listed([size, other, size])}
+            found.append(
+                _case(manager, sized(program, size), size, num_blocks=_room(12, options, size), **options)
+            )
+        return found
 
     return cases
 
@@ -187,6 +260,10 @@ def windowed(*programs: str, num_blocks: int = 12, thorough: bool = False) -> La
                 (size, {**every, "windows": _listed([0, *(other + 1 for other in others)])}),
                 (size, {**every, "windows": _listed([size, *(0 for _ in others)])}),
             ]
+        for three in _groups(claims, level)[-1:] if thorough else ():
+            small = [*three[:2], min(claims.block_sizes)]  # so small that the third slides too
+            windows = _listed([small[0] + 1, 0, small[2] + small[2] // 2])
+            opened.append((small[0], {"block_sizes": _listed(small), "windows": windows}))
         return [
             _case(manager, sized(program, size), size, num_blocks=_room(num_blocks, options, size), **options)
             for size, options in opened

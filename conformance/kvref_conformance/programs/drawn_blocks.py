@@ -23,6 +23,7 @@ ALLOCATOR = {
     "unpin": (7, ("unpin",)),
     "begin": (5, ("begin_step", "end_step")),
     "end": (6, ("end_step",)),
+    "end_again": (1, ("end_step",)),
     "free_twice": (2, ("free",)),
     "unpin_twice": (2, ("unpin",)),
     "free_again": (3, ("free",)),
@@ -30,13 +31,16 @@ ALLOCATOR = {
     **{f"{name}_{how}": (1, (name,)) for how in ("outside", "alias") for name in ("free", "touch")},
     **{f"{name}_{how}": (1, (name,)) for how in ("outside", "alias") for name in ("pin", "unpin")},
     **{f"{name}_null": (1, (name,)) for name in ("free", "touch", "pin", "unpin")},
-    **{f"{name}_none": (1, (name,)) for name in ("allocate", "free", "touch")},
+    **{f"{name}_none": (1, (name,)) for name in ("allocate", "free", "touch", "pin", "unpin")},
     "free_together": (2, ("free", "touch")),
     "touch_together": (1, ("touch",)),
+    "pin_together": (1, ("pin", "unpin")),
+    "unpin_together": (1, ("pin", "unpin")),
     "touch_idle": (1, ("touch",)),
     "pin_idle": (1, ("pin",)),
     "touch_waiting": (2, ("touch", "begin_step")),
     "free_pinned": (1, ("free", "pin")),
+    "touch_pinned": (1, ("touch", "pin")),
     "allocate_negative": (1, ("allocate",)),
     "drain": (1, ("allocate", "free")),
 }
@@ -128,6 +132,8 @@ class _Allocations:
             return f"{name} {self.rng.randint(1, 3)}"
         if name in ("touch_idle", "pin_idle"):
             return f"{name} {self._new()} {self.rng.randint(0, 3)}"
+        if name == "end_again":
+            return f"{name} {self.rng.randrange(IN_FLIGHT)}"
         if name in ("begin", "end"):
             return self._in_flight()
         if name in ("allocate", "rest") or not self.lots:
@@ -140,9 +146,9 @@ class _Allocations:
         pinned = [
             lot
             for lot, held in self.lots.items()
-            if held.pins and (name != "free_pinned" or not held.holders)
+            if held.pins and (not name.endswith("_pinned") or not held.holders)
         ]
-        wants_pins = name.startswith("unpin") or name == "free_pinned"
+        wants_pins = name.startswith("unpin") or name.endswith("_pinned")
         lot = self.rng.choice(pinned if wants_pins and pinned else list(self.lots))
         count = self.lots[lot].count
         if name.endswith(("outside", "null")):
@@ -151,7 +157,7 @@ class _Allocations:
         if name in ("free_again", "touch_waiting"):
             name = "free_twice"
         if "_" in name or self.rng.random() < 0.3:
-            more = " 2" if name == "touch_together" else ""
+            more = " 2" if name in ("touch_together", "pin_together") else ""
             return f"{name} {lot} {self.rng.randrange(count)}{more}"
         self._note(name, lot)
         return f"{name} {lot}"

@@ -114,7 +114,8 @@ class Holders:
 class FreeOrder:
     """The declared order of free blocks: groups of blocks that became free together, the next one first.
 
-    Within a group any order is right, and so it is among blocks that were never handed out.
+    Within a group any order is right, and so it is among blocks that were never handed out, and in the list
+    of one allocation.
     """
 
     order: str
@@ -132,14 +133,16 @@ class FreeOrder:
 
     def take(self, blocks: list[int]) -> str:
         """Hand blocks out; say in words what should have come first, if it did not."""
-        wrong = ""
-        for block in blocks:
+        wrong, left = "", set(blocks)
+        while left:
             due = self._due()
-            if due and block not in due and not wrong:
-                wrong = f"block {block} is handed out before block {min(due)}"
-            if not due and block in self.seen and not wrong:
-                wrong = f"block {block} is handed out again before blocks that never were"
-            self.leave(block)
+            taken = left & due if due else left - self.seen
+            if not taken and not wrong:
+                before = f"before block {min(due)}" if due else "again before blocks that never were"
+                wrong = f"block {min(left)} is handed out {before}"
+            for block in taken or set(left):
+                self.leave(block)
+                left.discard(block)
         return "" if self.order == "unspecified" else wrong
 
     def _due(self) -> set[int]:

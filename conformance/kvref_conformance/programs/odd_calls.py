@@ -15,11 +15,13 @@ after, the step has changed what it must not; the blocks that it named are let g
 
 These may be refused, and whoever does them has to do them right:
 
-    allocate_none · free_none · touch_none   no blocks at all
+    allocate_none · free_none · touch_none · pin_none · unpin_none
+                                 no blocks at all
     free_together a i · touch_together a i n a block named as often as it is held, or n times, in one call
+    unpin_together a i · pin_together a i n  the same of pins
     touch_idle a k · pin_idle a k            the k-th free block is held, or pinned, as allocation a
     touch_waiting a i            a block that waits for a step is held again
-    free_pinned a i              a pinned block that no request holds
+    free_pinned a i · touch_pinned a i       a pinned block that no request holds
 """
 
 from typing import Any
@@ -38,10 +40,11 @@ ODD = {
     **{f"{operation}_{how}": 2 for how in ("outside", "alias") for operation in _EVERY},
     **{f"{operation}_null": 1 for operation in _EVERY},
     **dict.fromkeys(("free_twice", "unpin_twice", "free_again", "free_together"), 2),
-    **dict.fromkeys(("touch_idle", "pin_idle", "touch_waiting", "free_pinned"), 2),
+    **dict.fromkeys(("touch_idle", "pin_idle", "touch_waiting", "free_pinned", "touch_pinned"), 2),
     **dict.fromkeys(("free_idle", "allocate_negative"), 1),
-    **dict.fromkeys(("allocate_none", "free_none", "touch_none"), 0),
-    "touch_together": 3,
+    **dict.fromkeys(("allocate_none", *(f"{operation}_none" for operation in _EVERY)), 0),
+    "unpin_together": 2,
+    **dict.fromkeys(("touch_together", "pin_together"), 3),
 }
 #: Bits that an id may be cut to. Of 32 bits nothing is asked, here or elsewhere: a subject that takes such a
 #: number at its word may take all memory there is.
@@ -63,7 +66,7 @@ class OddCalls:
         return done
 
     def twice(self, operation: str, lot: int, at: int) -> bool:
-        """Let go of a block, or of its pins, once more than it is held, in one call.
+        """Let go of a block, or of its pins, once more than it is held, in one call that names others, too.
 
         Whether a pin is a holder that `free` may let go of is open, so pinned blocks are not freed here.
         """
@@ -74,9 +77,10 @@ class OddCalls:
         times = sum(one.holders if operation == "free" else one.pins for one in held) + 1
         if not blocks or times > MAX_LIST:
             return False
+        others = [b for b in self._may_name(operation, lot) if b not in blocks][: MAX_LIST - times]
         self._before(operation)
-        self.pool.must_not(operation, "KV-BLOCK-006", blocks=blocks * times)
-        self.pool.prove_held("KV-BLOCK-006", blocks)
+        self.pool.must_not(operation, "KV-BLOCK-006", blocks=[*blocks * (times - 1), *others, *blocks])
+        self.pool.prove_held("KV-BLOCK-006", [*blocks, *others])
         return True
 
     def again(self, operation: str, lot: int, at: int) -> bool:
@@ -96,7 +100,8 @@ class OddCalls:
         idle = [block for block in own if self.holders.state(block) == FREE]
         if not 0 <= k < len(idle) or not all(map(self.lots.may_begin, lots)):
             return False
-        self._before(operation)
+        if self.pool.order.seen or not lots:  # what was never handed out is asked as it is
+            self._before(operation)
         if lots:
             self._hold_idle(operation, lots[0], idle[k])
             return True
@@ -147,22 +152,35 @@ class OddCalls:
 
     def together(self, operation: str, lot: int, at: int, times: int = 0) -> bool:
         """Name a block several times in one call."""
-        blocks = self.lots.in_requests(lot, at)
-        if operation == "free":
-            blocks = [block for block in blocks for _ in range(self.holders.blocks[block].holders)]
+        known = self.holders.blocks
+        if operation == "unpin":
+            own = [block for block in self.lots.pinned(lot, at) if self.holders.may_unpin(block)]
+            blocks = [block for block in own for _ in range(known[block].pins)]
         else:
-            blocks *= max(times, 0)
+            own = self.lots.in_requests(lot, at)
+            more = max(times, 0)
+            blocks = [b for b in own for _ in range(known[b].holders if operation == "free" else more)]
         if not 2 <= len(blocks) <= MAX_LIST:
             return False
         self._before(operation)
-        refused = isinstance(attempt(self.pool.session, operation, blocks=blocks), Failed)
-        if not refused and operation == "free":
-            self.pool.order.put(self.holders.let_go(blocks))
-        elif not refused:
-            self.holders.touch(blocks)
-        self.pool.count("KV-BLOCK-004", "KV-BLOCK-005")
-        self.pool.all_can_be_had("KV-BLOCK-009", f"after {operation} of block {blocks[0]}, named often")
+        if not isinstance(attempt(self.pool.session, operation, blocks=blocks), Failed):
+            self._together(operation, blocks)
+        kept, returns = (
+            ("KV-BLOCK-012",) * 2 if operation in ("pin", "unpin") else ("KV-BLOCK-005", "KV-BLOCK-009")
+        )
+        self.pool.count("KV-BLOCK-004", kept)
+        self.pool.all_can_be_had(returns, f"after {operation} of block {blocks[0]}, named often")
         return True
+
+    def _together(self, operation: str, blocks: list[int]) -> None:
+        """Note what one call has done that named blocks several times."""
+        if operation == "touch":
+            self.holders.touch(blocks)
+        elif operation == "pin":
+            self.holders.pin(blocks)
+        else:
+            free = self.holders.let_go if operation == "free" else self.holders.unpin
+            self.pool.order.put(free(blocks))
 
     def waiting(self, operation: str, lot: int, at: int) -> bool:
         """Hold a block again that waits for a step."""
@@ -177,15 +195,17 @@ class OddCalls:
         return True
 
     def pinned(self, operation: str, lot: int, at: int) -> bool:
-        """Free a block that only pins hold; where that is done, nothing after it can be judged."""
+        """Hold a block again that only pins hold; or free it: where that is done, nothing can be judged."""
         blocks = [block for block in self.lots.own(lot, at) if self.holders.state(block) == PINNED]
         if not blocks:
             return False
         self._before(operation)
         refused = isinstance(attempt(self.pool.session, operation, blocks=blocks), Failed)
+        if not refused and operation == "touch":
+            self.holders.touch(blocks)
         self.pool.count("KV-BLOCK-004", "KV-BLOCK-012")
-        self.pool.all_can_be_had("KV-BLOCK-012", f"after block {blocks[0]} was freed, which is pinned")
-        if not refused:
+        self.pool.all_can_be_had("KV-BLOCK-012", f"after {operation} of block {blocks[0]}, which is pinned")
+        if not refused and operation == "free":
             raise Stop
         return True
 

@@ -111,7 +111,7 @@ class OddRequests:
         if not is_refused(self.session, operation, **arguments):
             self.judged.stop(f"{said} was not refused", "KV-BLOCK-033")
         self.judged.unchanged(f"after {said} was refused", "KV-BLOCK-033")
-        for request in arguments.values():
+        for request in (number for name, number in arguments.items() if name != "num_tokens"):
             if self._is_new(request) and not is_refused(
                 self.session, "block_table", request=request, group=0
             ):

@@ -59,10 +59,14 @@ class Sharing:
 
     def most(self, request: int) -> int:
         """How many tokens may be appended at most."""
-        count = 0
-        while self.needed(request, count + 1) <= self.num_free:
-            count += 1
-        return count
+        low, high = 0, self.num_free * min(self.block_sizes) + max(self.block_sizes)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.needed(request, middle) <= self.num_free:
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
     def append(self, request: int, num_tokens: int) -> None:
         """Let a request have more tokens, and a last block of its own."""

@@ -15,6 +15,7 @@ subject does not offer its operation.
 from kvref_conformance.cases import Case, opening
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Failed
+from kvref_conformance.managers import MAX_LIST
 from kvref_conformance.programs.breach import Log
 from kvref_conformance.programs.odd_requests import ODD, OddRequests
 from kvref_conformance.programs.running import Session, attempt, is_refused
@@ -78,9 +79,17 @@ class Tables:
         return True
 
     def append(self, request: int, count: int) -> bool:
-        """Let a request have more tokens, or ask for more than there is room for."""
+        """Let a request have more tokens, in pieces that one answer can hold; or ask for more than fit."""
         if request not in self.sharing.rows or count < 1:
             return False
+        fits = self.sharing.needed(request, count) <= self.sharing.num_free
+        most = MAX_LIST // len(self.sharing.block_sizes) if fits else count
+        for done in range(0, count, most):
+            self._append(request, min(most, count - done))
+        return True
+
+    def _append(self, request: int, count: int) -> None:
+        """Ask for the slots of so many tokens in one call."""
         needed, free = self.sharing.needed(request, count), self.sharing.num_free
         answer = attempt(self.session, "append", request=request, num_tokens=count)
         said = f"append({request}, {count}), which needs {needed} blocks of {free} that are free"
@@ -95,7 +104,6 @@ class Tables:
             also = ["KV-BLOCK-009"] if whole and not self.sharing.most(request) > count else []
             also += self.judged.refused_before(request)
             self.judged.stop(f"{said}: {answer}", "KV-BLOCK-003", *also)
-        return True
 
     def fill(self, request: int) -> bool:
         """Let a request have as many tokens as there is room for, in pieces that one answer can hold."""

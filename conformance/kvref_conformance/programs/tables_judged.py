@@ -102,9 +102,9 @@ class TablesJudged:
         for message, requirements in out_of_form(appended, answer, self.watched.block_sizes, self.num_blocks):
             self.stop(message, *requirements)
         for copy in appended.copies:
-            self.watched.copy(*copy)
+            self.watched.memory.copy(*copy)
         self.sharing.append(request, num_tokens)
-        self.watched.grow(request, num_tokens)
+        self.watched.grow(request, num_tokens, self.log.step)
         self.watched.ask()
         refused_before = self.refused_before(request)
         for message, requirements in out_of_place(appended, self.watched):
@@ -114,7 +114,7 @@ class TablesJudged:
                 self._tell(message, *requirements)
         self._check_blocks(appended)
         for group in self.groups:
-            self.watched.write(request, group, appended.start, appended.slots(group), self.log.step)
+            self.watched.write(request, group, appended.start, appended.slots(group))
         self._refused.pop(request, None)
         self._read_after(appended)
         self._cut.discard(request)
@@ -186,7 +186,7 @@ class TablesJudged:
         """Hold the blocks that are written to those of the pool. Raises: Stop."""
         for group in self.groups:
             size = self.watched.block_sizes[group]
-            for block in (slot // size for slot in appended.slots(group)):
+            for block in dict.fromkeys(slot // size for slot in appended.slots(group)):
                 if block in self.watched.null:
                     self.stop(f"{appended} writes into the null block", "KV-BLOCK-008")
                 if not 0 <= block < self.num_blocks:
@@ -211,6 +211,8 @@ class TablesJudged:
         row, due = self.watched.tables[request][group], self.sharing.rows[request][group]
         there = [block not in self.watched.null for block in row]
         needs = [block is not None for block in due]
+        while needs and not needs[-1]:  # nor has the table what stands behind its last block
+            needs.pop()
         if there == needs:
             return None
         tokens = f"{self.sharing.num_tokens[request]} tokens in blocks of {self.watched.block_sizes[group]}"

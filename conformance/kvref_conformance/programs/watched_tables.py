@@ -1,16 +1,14 @@
 """Block tables under watch: whose tokens each request reads through the table it has.
 
-Every slot of the pool has a shadow in the memory of each group, by block and offset, and of every token its
-label is known. A block belongs to one group at a time: what is written there in one group is lost to the
-others. Reading is asking: the subject tells the tables, and the shadow says what lies where they point.
+Reading is asking: the subject tells the tables, and the shadow of the pool says what lies where they point.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvref_conformance.programs.block_memory import BlockMemory
 from kvref_conformance.programs.running import Session
-from kvref_conformance.programs.shadow import ShadowMemory, Written, label, root
 
 #: A table's entry where a block was pruned.
 NULL = -1
@@ -34,7 +32,7 @@ class Misread:
 
 @dataclass
 class WatchedTables:
-    """The tables a subject tells, the labels of all tokens, and the shadow of the pool."""
+    """The tables a subject tells, the tokens of all requests, and the shadow of the pool."""
 
     session: Session
     block_sizes: Sequence[int]
@@ -42,11 +40,11 @@ class WatchedTables:
     """Entries that stand for no block."""
     tables: Tables = field(default_factory=dict)
     tokens: dict[int, list[int]] = field(default_factory=dict)
-    """Request -> the label of each of its tokens."""
-    memory: ShadowMemory = field(default_factory=ShadowMemory)
-    _written: int = 0
-    _group: dict[int, int] = field(default_factory=dict)
-    """Block -> the group that wrote it last."""
+    """Request -> its tokens, each a number of its own."""
+    memory: BlockMemory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.memory = BlockMemory(self.block_sizes)
 
     def ask(self) -> None:
         """Ask for the tables of all requests.
@@ -58,44 +56,34 @@ class WatchedTables:
             for request in self.tokens
         }
 
-    def grow(self, request: int, num_tokens: int) -> None:
+    def grow(self, request: int, num_tokens: int, step: int) -> None:
         """Let a request have more tokens, none of them like any before."""
         own = self.tokens[request]
-        for _ in range(num_tokens):
-            self._written += 1
-            own.append(label(own[-1] if own else root(), self._written))
+        own += self.memory.make(request, len(own), num_tokens, step)
 
-    def write(self, request: int, group: int, start: int, slots: Sequence[int], step: int) -> None:
-        """Write the labels of consecutive tokens into slots."""
-        size = self.block_sizes[group]
-        for position, slot in enumerate(slots, start):
-            written = Written(self.tokens[request][position], request, position, step)
-            self._own(group, slot // size)
-            self.memory.write((group, slot // size, slot % size), written)
-
-    def copy(self, group: int, source: int, target: int, count: int) -> None:
-        """Copy the first slots of a block into another, in the memory of a group."""
-        self._own(group, target)
-        for offset in range(count):
-            self.memory.copy((group, source, offset), (group, target, offset))
+    def write(self, request: int, group: int, start: int, slots: Sequence[int]) -> None:
+        """Write consecutive tokens into slots."""
+        self.memory.write(group, slots, self.tokens[request][start : start + len(slots)])
 
     def misread(self, request: int, pruned: Sequence[int]) -> Iterator[Misread]:
         """Yield in each group the first position at which a request reads what is not its own.
 
         `pruned` counts in each group the first blocks that need not be there.
         """
+        own = self.tokens[request]
         for group, size in enumerate(self.block_sizes):
             table = self.tables[request][group]
-            for position in range(pruned[group] * size, len(self.tokens[request])):
-                at = position // size
+            for first in range(pruned[group] * size, len(own), size):
+                at = first // size
                 block = table[at] if at < len(table) else NULL
                 if block in self.null:
-                    yield Misread(request, group, position, "nothing: its table has no block there")
+                    yield Misread(request, group, first, "nothing: its table has no block there")
                     break
-                expected = self.tokens[request][position]
-                if found := self.memory.differs((group, block, position % size), expected):
-                    where = f"(block {block}, slot {position % size})"
-                    yield Misread(request, group, position, f"{found} {where}")
+                offset = self.memory.differs(group, block, own[first : first + size])
+                if offset is not None:
+                    where = f"(block {block}, slot {offset})"
+                    found = f"{self.memory.told(group, block, offset)} {where}"
+                    yield Misread(request, group, first + offset, found)
                     break
 
     def holder_of(self, block: int, *, but: int) -> int | None:
@@ -110,13 +98,10 @@ class WatchedTables:
         every = {block for rows in self.tables.values() for row in rows for block in row}
         return every - set(self.null)
 
-    def _own(self, group: int, block: int) -> None:
-        """Let a block be of one group: what the others have in it is lost."""
-        if self._group.setdefault(block, group) != group:
-            size = self.block_sizes[self._group[block]]
-            self.memory.erase((self._group[block], block, offset) for offset in range(size))
-            self._group[block] = group
-
     def _table(self, request: int, group: int) -> list[int]:
+        """Return a table without what fills it up behind its last block: that is no block."""
         given: Mapping[str, Any] = self.session.do("block_table", request=request, group=group)
-        return [int(block) for block in given["blocks"]]
+        blocks = [int(block) for block in given["blocks"]]
+        while blocks and blocks[-1] in self.null:
+            blocks.pop()
+        return blocks

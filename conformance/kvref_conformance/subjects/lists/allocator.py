@@ -102,9 +102,9 @@ class ListAllocator:
                 raise OwnershipError(f"block {block} has {self.holders[block]} holders")
 
     def check_somebody_holds(self, blocks: Iterable[int]) -> None:
-        """Refuse blocks that hold nothing."""
+        """Refuse blocks that hold nothing; a pin is a holder."""
         for block in blocks:
-            if not self.holders[block]:
+            if not self.is_kept(block):
                 raise OwnershipError(f"block {block} has no holder")
 
     def take(self, count: int) -> list[int]:
