@@ -68,7 +68,7 @@ Exit codes:
     default=60.0,
     show_default=True,
     metavar="S",
-    help="Seconds that one call may take.",
+    help="Seconds that one call may take; an area in which 5 cases take longer is given up.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @friendly
@@ -104,7 +104,7 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
     from kvref_conformance.report.terminal import render
     from kvref_conformance.requirements import load_requirements
     from kvref_conformance.runner.known_failures import load_known_failures
-    from kvref_conformance.runner.plugin import run_under_pytest
+    from kvref_conformance.runner.plugin import Interrupted, run_under_pytest
     from kvref_conformance.runner.suite import conclude
     from kvref_conformance.runner.verdict import exit_code
 
@@ -121,9 +121,13 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
         if not verbs and not settings.areas:
             raise Failed("protocol", f"{hello.name} offers {', '.join(hello.verbs) or 'no verb'}")
         with _progress(target, settings, declared, verbs) as advance:
-            evidence, broken = run_under_pytest(
-                target, declared, verbs, settings, workers=options["workers"], progress=advance
-            )
+            try:
+                evidence, broken = run_under_pytest(
+                    target, declared, verbs, settings, workers=options["workers"], progress=advance
+                )
+            except Interrupted as ended:
+                _tell_so_far(ended)
+                raise
             report = conclude(evidence, host, hello, declared, settings, known=known, broken=broken)
     if options["as_json"]:
         click.echo(report.to_json(), nl=False)
@@ -132,6 +136,19 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
     for path in options["reports"]:
         write_report(report, path)
     return exit_code(report, settings.areas or tuple(verb for verb in verbs if "." not in verb))
+
+
+def _tell_so_far(ended: Any) -> None:
+    """Print what a run found before it was interrupted: a requirement a line, the first message of each."""
+    failed: dict[str, str] = {}
+    for found in ended.evidence:
+        if found.status == "fail":
+            failed.setdefault(found.requirement, found.message or found.failure)
+    click.echo(
+        f"{len(ended.evidence)} of {ended.planned} cases ran; {len(failed)} requirements failed:", err=True
+    )
+    for requirement, message in failed.items():
+        click.echo(f"FAIL  {requirement}  {message.splitlines()[0] if message else ''}", err=True)
 
 
 def _replay(target: Any, settings: Any, options: dict[str, Any]) -> int:

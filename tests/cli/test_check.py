@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -457,4 +458,5 @@ def test_an_interrupted_run_ends_at_once_and_leaves_nothing(
     _, errors = run.communicate(timeout=900)
     assert run.returncode == 130
     assert errors.strip().endswith("Error: interrupted")
+    assert re.search(r"^\d+ of \d+ cases ran; 0 requirements failed:$", errors, re.MULTILINE)
     assert not list(place.iterdir())

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from kvref_conformance.claims import Claims
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.runner.evaluate import Evidence
 from kvref_conformance.runner.fuzz import fuzz
+from kvref_conformance.runner.patience import NOT_RUN
 from kvref_conformance.runner.plugin import named_plan, run_under_pytest
-from kvref_conformance.runner.suite import Settings, run_suite
+from kvref_conformance.runner.suite import Settings, conclude, run_suite
 from kvref_conformance.runner.target import BUILT_IN, Target
 from kvref_conformance.subjects.tiled import Tiled
 
@@ -60,6 +62,15 @@ class Hangs(Good):
         if (np.asarray(slot_mapping) < 0).any():
             time.sleep(60)
         super().write_kv(k, v, k_cache, v_cache, slot_mapping=slot_mapping)
+
+
+class Sleeps(Good):
+    """Never answers."""
+
+    claims = Claims(name="sleeps", **NARROW)
+
+    def write_kv(self, k, v, k_cache, v_cache, *, slot_mapping):
+        time.sleep(60)
 
 
 class Swapped(Good):
@@ -144,6 +155,26 @@ def test_a_hang_costs_the_cases_it_happens_in(folder: Path) -> None:
     assert any(found.status == "pass" for found in evidence)
 
 
+def test_an_area_that_hangs_is_given_up(folder: Path) -> None:
+    """After five hangs nothing waits any more, neither the run nor the report; and nothing has passed."""
+    evidence, broken = gather("Sleeps", timeout=0.3)
+    assert broken == []
+    counts = Counter(found.failure for found in evidence)
+    assert counts == {"timeout": 5, NOT_RUN: len(evidence) - 5}
+    target = Target(subject="subjects.py:Sleeps", timeout=60)
+    host = target.open()
+    try:
+        hello = host.hello()
+        report = conclude(evidence, host, hello, Claims.from_dict(hello.claims), Settings(survey=True))
+    finally:
+        host.close()
+    assert [area.verdict for area in report.areas if area.area == "write_kv"] == ["not conformant"]
+    assert all(result.failure for result in report.requirements)
+    assert "not asked: 5 cases of write_kv ran out of time before" in {
+        result.failure.message for result in report.requirements if result.failure
+    }
+
+
 def test_workers_bring_the_same_evidence(folder: Path) -> None:
     """With xdist each worker has a host of its own, and the plan keeps the order."""
     alone, _ = gather("Swapped")
@@ -169,7 +200,7 @@ def test_an_error_of_the_suite_is_not_blamed_on_the_subject(
     def explode(*arguments: object) -> Evidence:
         raise ZeroDivisionError("in a check")
 
-    monkeypatch.setattr("kvref_conformance.runner.plugin.evaluate", explode)
+    monkeypatch.setattr("kvref_conformance.runner.patience.evaluate", explode)
     evidence, broken = gather("Good", in_process=True)
     assert {(found.status, found.failure) for found in evidence} == {("fail", "not run")}
     assert "in a check" in broken[0]

@@ -22,7 +22,7 @@ from kvref_conformance.managers import (
     Value,
 )
 
-#: What a manager is opened with to see which operations it has, where a class does not tell.
+#: What a manager is opened with to see which operations it has.
 SMALLEST: Mapping[str, Value] = {"num_blocks": 4, "block_size": 1, "block_sizes": [1]}
 
 
@@ -33,16 +33,25 @@ class MisfitError(TypeError):
 def offered_by(subject: Any) -> tuple[str, ...]:
     """Return the managers of a subject and their operations, as `prefix_cache` and `prefix_cache.admit`.
 
-    A class tells by its methods; a function is called once, with the smallest arguments.
-    Raises: whatever that call raises.
+    Each manager is opened once, with the smallest arguments: some operations are there only then. A class
+    whose objects do not open so tells by its methods.
+    Raises: what the call of a function raises.
     """
     found: list[str] = []
     for manager in managers_of(subject):
-        made = getattr(subject, manager)
-        if not isinstance(made, type):
-            opens = [parameter.name for parameter in MANAGERS[manager].opens if parameter.feature is None]
-            made = made(**{name: SMALLEST[name] for name in opens})
-        methods = [name for name in MANAGERS[manager].operations if callable(getattr(made, name, None))]
+        own = getattr(subject, manager)
+        opens = [parameter.name for parameter in MANAGERS[manager].opens if parameter.feature is None]
+        try:
+            made = own(**{name: SMALLEST[name] for name in opens})
+        except Exception:
+            if not isinstance(own, type):
+                raise
+            made = own
+        methods = [
+            name
+            for name in MANAGERS[manager].operations
+            if callable(getattr(own, name, None)) or callable(getattr(made, name, None))
+        ]
         found += [manager, *(f"{manager}.{name}" for name in methods)] if methods else []
     return tuple(found)
 

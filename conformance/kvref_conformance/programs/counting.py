@@ -36,7 +36,8 @@ class FreeCount:
         if drift != self._drift:
             due = f"{low}" if low == high else f"{low} to {high}"
             held = f"{self.capacity - high} of {self.capacity} blocks are held"
-            self._log.breach(f"num_free() = {told}, expected {due}: {held}", *requirements)
+            before = f", and before it was {self._drift:+d} off" if self._drift else ""
+            self._log.breach(f"num_free() = {told}, expected {due}: {held}{before}", *requirements)
         self._drift = drift
 
     def _told(self) -> int | None:

@@ -22,12 +22,11 @@ from kvref_conformance.requirements import spec_version
 from kvref_conformance.runner.casefile import CaseFile, save_case
 from kvref_conformance.runner.evaluate import Evidence, evaluate
 from kvref_conformance.runner.honest import honest_under
+from kvref_conformance.runner.patience import NOT_RUN
 from kvref_conformance.runner.readmap import picture
 from kvref_conformance.runner.shrink import shrink
 from kvref_conformance.runner.stepwise import by_step, calls_of, lines_of_step
 
-#: The kind of failure of a case that was planned and gave no evidence.
-NOT_RUN = "not run"
 #: Failures of one run that are diagnosed; a subject that is wrong everywhere needs no fortieth diagnosis.
 DIAGNOSES = 16
 #: Larger failing cases that may rule out a fault which explains the smallest one.
@@ -55,6 +54,8 @@ class Examiner:
         if not ran or not self.smallest:
             return self._record(min(failing, key=lambda found: found.case.size()), slug)
         found = min(ran, key=lambda found: found.case.size())
+        if found.failure == "timeout":  # to ask again costs the whole time limit again
+            return self._record(found, slug)
         smaller = shrink(
             check_of(found), found.case, self.host, self.oracle, honest=honest_under(self.oracle)
         )

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ from kvref_conformance.checks.check import Check
 from kvref_conformance.claims import Claims
 from kvref_conformance.host import Host
 from kvref_conformance.oracle import Oracle
-from kvref_conformance.runner.evaluate import Evidence, evaluate, plan
-from kvref_conformance.runner.failures import NOT_RUN
+from kvref_conformance.runner.evaluate import Evidence, plan
+from kvref_conformance.runner.patience import Patience, not_run
 from kvref_conformance.runner.suite import Progress, Settings
 from kvref_conformance.runner.target import Target
 
@@ -35,6 +35,15 @@ _INI = "[pytest]\naddopts =\nfilterwarnings = default\n"
 _FOREIGN = "PYTEST_"
 """How the names of the variables begin that pytest and its plugins read."""
 _OWN = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run that was ended from outside, with the evidence it had by then."""
+
+    def __init__(self, evidence: Iterable[Evidence], planned: int) -> None:
+        super().__init__("interrupted")
+        self.evidence = tuple(evidence)
+        self.planned = planned
 
 
 class Gathering:
@@ -88,7 +97,7 @@ def run_under_pytest(
 
     A case that did not run has failed (KV-CONF-009 skip-is-not-pass). `workers` processes run the items, 0
     meaning this one.
-    Raises: KeyboardInterrupt where the run was interrupted.
+    Raises: Interrupted where the run was.
     """
     items = named_plan(settings.claims(declared), verbs, settings)
     gathering = Gathering(items, progress)
@@ -107,11 +116,11 @@ def run_under_pytest(
         with contextlib.redirect_stdout(sys.stderr):
             code = pytest.main([*arguments, str(folder / RUN_FILE)], plugins=[gathering])
     if code == pytest.ExitCode.INTERRUPTED and not gathering.broken:
-        raise KeyboardInterrupt
+        raise Interrupted(gathering.evidence.values(), len(items))
     missing = [name for name in items if name not in gathering.evidence]
     if missing and not gathering.broken:
         gathering.broken.append(f"{len(missing)} of {len(items)} items gave no evidence, {missing[0]} first")
-    return [gathering.evidence.get(name) or _not_run(*items[name]) for name in items], gathering.broken
+    return [gathering.evidence.get(name) or not_run(*items[name]) for name in items], gathering.broken
 
 
 def named_plan(claims: Claims, verbs: tuple[str, ...], settings: Settings) -> dict[str, tuple[Check, Case]]:
@@ -131,6 +140,7 @@ class _Worker:
     def __init__(self, target: Target, claims: Claims) -> None:
         self._target = target
         self.oracle = Oracle(claims)
+        self.patience = Patience()
         self._host: Host | None = None
 
     @property
@@ -168,7 +178,8 @@ class CheckItem(pytest.Item):
 
     def runtest(self) -> None:
         """Evaluate, and hand the evidence over with the report."""
-        found = evaluate(self._check, self._case, self._worker.host, self._worker.oracle)
+        worker = self._worker
+        found = worker.patience.evaluate(self._check, self._case, worker.host, worker.oracle)
         self.user_properties.append((_PROPERTY, json.dumps(found.to_dict(), default=_plain)))
         if found.status == "fail":
             pytest.fail(found.message, pytrace=False)
@@ -199,10 +210,6 @@ def _own_environment() -> Iterator[None]:
         for name in _OWN:
             os.environ.pop(name, None)
         os.environ.update(before)
-
-
-def _not_run(check: Check, case: Case) -> Evidence:
-    return Evidence(check.requirement, check.name, case, "fail", "the case did not run", NOT_RUN)
 
 
 def _evidence(data: Mapping[str, Any]) -> Evidence:

@@ -14,15 +14,16 @@ from kvref_conformance.cases import PROGRAM, Case, smaller
 from kvref_conformance.checks.check import Check
 from kvref_conformance.host import Host
 from kvref_conformance.oracle import Oracle
-from kvref_conformance.programs.shrinking import shrink_program
+from kvref_conformance.programs.shrinking import shrink_program, steps_of, with_steps
 from kvref_conformance.runner.evaluate import Evidence, evaluate
+from kvref_conformance.runner.stepwise import by_step
 
 #: Calls of a check that one shrink may cost.
 BUDGET = 60
 #: Programs that one shrink may run: each is a few quick operations.
 PROGRAMS = 400
 #: The same after an answer that never came: a crash costs a restart, a hang the whole timeout.
-BUDGETS = {"crash": 8, "protocol": 8, "timeout": 0}
+BUDGETS = {"crash": 24, "protocol": 24, "timeout": 0}
 
 Honest = Callable[[Check, Case], bool]
 """Says whether an honest implementation passes a check at a case."""
@@ -71,8 +72,17 @@ def _shorter(check: Check, first: Evidence, host: Host, oracle: Oracle, honest: 
             return False
         return found.status == "fail" and found.failure == first.failure and honest(check, case)
 
-    small = shrink_program(first.case, fails, BUDGETS.get(first.failure, PROGRAMS))
+    case = _cut(first, fails, oracle) if first.failure else first.case
+    small = shrink_program(case, fails, BUDGETS.get(first.failure, PROGRAMS))
     return first if small == first.case else evaluate(check, small, host, oracle)
+
+
+def _cut(first: Evidence, fails: Callable[[Case], bool], oracle: Oracle) -> Case:
+    """Return the case without the steps behind the one whose operation gave no answer, if it fails so."""
+    entries = by_step(first.case, first.journal, oracle.claims) or [[]]
+    last = max(at for at, own in enumerate(entries) if own or at == 0)
+    cut = with_steps(first.case, steps_of(first.case)[:last])
+    return cut if last and fails(cut) else first.case
 
 
 def _simpler(

@@ -22,9 +22,10 @@ from kvref_conformance.managers import AREAS, MANAGERS, operations_of
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.report.model import AreaResult, KnownResult, Report, RequirementResult
 from kvref_conformance.requirements import Requirement, load_requirements, spec_version
-from kvref_conformance.runner.evaluate import Evidence, evaluate, plan
+from kvref_conformance.runner.evaluate import Evidence, plan
 from kvref_conformance.runner.failures import Examiner
 from kvref_conformance.runner.known_failures import KnownFailure, settle
+from kvref_conformance.runner.patience import Patience
 from kvref_conformance.runner.survey import Survey, survey
 from kvref_conformance.runner.unasked import unasked
 from kvref_conformance.runner.unasked_of_manager import unasked_of_manager
@@ -101,9 +102,9 @@ def run_suite(
     asked = replace(settings or Settings(), level=level)
     held = asked.claims(declared)
     oracle = Oracle(held)
-    evidence = []
+    evidence, patience = [], Patience()
     for check, case in plan(asked.verbs(hello.verbs), held, asked.level, rings=asked.rings):
-        evidence.append(_light(evaluate(check, case, host, oracle)))
+        evidence.append(_light(patience.evaluate(check, case, host, oracle)))
         if progress is not None:
             progress(evidence[-1])
     return conclude(evidence, host, hello, declared, asked, known=known)
@@ -135,7 +136,9 @@ def conclude(
     )
     settled: tuple[KnownResult, ...] = settle(known, results)
     failed = {r.requirement for r in results if r.failed}
-    surveyed = survey(host, oracle.claims, hello.verbs) if settings.survey else Survey()
+    hangs = {item.case.verb for item in evidence if item.failure == "timeout"}
+    awake = tuple(verb for verb in hello.verbs if verb.partition(".")[0] not in hangs)
+    surveyed = survey(host, oracle.claims, awake) if settings.survey else Survey()
     return Report(
         kvref_version=kvref.__version__,
         spec_version=spec_version(),
