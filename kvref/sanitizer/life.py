@@ -75,8 +75,9 @@ def truncate(state: State, line: int, event: Event) -> None:
     request.labels.cut(count)
     state.tokens -= had - count
     request.cut, request.computed = line, min(request.computed, count)
+    whole = request.holds == sum(map(len, request.tables))
     for window in state.windows:  # one that has moved on may have let go of what it reaches again
-        request.back_to(count if window is None else max(0, count - window + 1))
+        request.back_to(count if whole or window is None else max(0, count - window + 1))
 
 
 def fork(state: State, line: int, event: Event) -> None:

@@ -240,8 +240,8 @@ def _free_all(state: State, line: int, request: Request) -> None:
             if not known.refs:
                 held -= 1
                 known.disputed = False
-                if step is not None:
-                    known.wait_for(step)
+            if step is not None:
+                known.wait_for(step)
             main = known.main
             if main is None or main.source is not labels or known.older or main.base != index * size:
                 known.settle(labels, keep=bool(known.refs or known.published))

@@ -212,8 +212,8 @@ class State(Tables):
         if not block.refs:
             self.held -= 1
             block.disputed = False
-            if request.step is not None and not request.step.done:
-                block.wait_for(request.step)
+        if request.step is not None and not request.step.done:
+            block.wait_for(request.step)  # also if others hold it: they may let go of it before the step ends
         block.settle(request.labels, keep=bool(block.refs or block.published))
 
     def tick(self, line: int) -> None:

@@ -481,6 +481,22 @@ CASES: dict[str, tuple[list[Event], str, str]] = {
         "KV-BLOCK-011",
         "request 2 is given block 2, but step 1, which may still use it, has not ended",
     ),
+    "given while the step of one who shared it runs": (
+        [
+            *LIVE,
+            say("fork", request=2, parent=1),
+            say("copy", source=2, target=5, count=2, request=1),
+            decode((1, 4)),
+            say("begin", step=1),
+            compute((1, 10, 1)),
+            free(1),
+            free(2),
+            arrive(3),
+            allocate(3, 0),
+        ],
+        "KV-BLOCK-011",
+        "request 3 is given block 0, but step 1, which may still use it, has not ended",
+    ),
     "given after the step": (
         [
             *LIVE,
