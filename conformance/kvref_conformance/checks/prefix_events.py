@@ -39,6 +39,8 @@ COPIES = (
     "admit 1 1 b; admit 2 1 b; commit 1; commit 2; finish 1; finish 2; serve 3 2 3b; admit 4 1 b+1; abort 4; "
     "serve 5 3 4b; admit 6 1 b+1"
 )
+#: Two requests compute one block at once; the first to be told of is pushed out while the other goes on.
+ALONE = "admit 1 1 b; part 0 b 1 2b+1; commit 1; commit 0; finish 1; more 0 b+1; commit 0"
 RESETS = "serve 1 1 2b; reset; serve 2 1 2b; admit 3 1 2b+1"
 #: The events of all prompts that push each other out are taken together: before others, and at the end.
 PILED, LATE = f"pile 21; {PUSHES}; admit 7 1 3b+1; admit 8 2 2b+1", f"pile 99; {PUSHES}"
@@ -49,7 +51,7 @@ PILED, LATE = f"pile 21; {PUSHES}; admit 7 1 3b+1; admit 8 2 2b+1", f"pile 99; {
     verbs=CACHE,
     operations=TELLS,
     features=FEATURES,
-    cases=caches(GROWS, TWICE, PUSHES, PILED, num_blocks=8),
+    cases=every(caches(GROWS, TWICE, PUSHES, PILED, num_blocks=8), caches(ALONE, num_blocks=3)),
 )
 def parent_is_stored_before_its_child(trial: Trial) -> None:
     """Chunks, outputs, forks and duplicates: what a stored block follows is stored by then.
