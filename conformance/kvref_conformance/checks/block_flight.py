@@ -288,6 +288,7 @@ def pinned_block_stays(trial: Trial) -> None:
     cases=pools(
         "allocate 0 2; touch 0 0; pin 0 0; free 0; free 0; rest 1; allocate 2 1; unpin 0; rest 2",
         "allocate 0 2; pin 0; touch 0; unpin 0; free 0; rest 1; free 0; rest 2",
+        "allocate 0 2; pin 0; touch 0; free 0; free 0; rest 1; allocate 2 1; unpin 0; rest 2",
         "allocate 0 2; pin 0; free 0; touch_pinned 0 0; unpin 0; rest 1; free 0; rest 2",
     ),
 )
