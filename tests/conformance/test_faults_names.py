@@ -71,6 +71,48 @@ class MediaOfOneBlock(PrefixLists):
         return name[0], tuple(item[:1] for item in name[1][:own]), name[1][own:]
 
 
+@shows(9)
+class SaltOrAdapter(PrefixLists):
+    """A salt counts where there is no adapter."""
+
+    def key(self, name: Name) -> Any:
+        """Drop it."""
+        adapter, version, salt = name[0]
+        return (adapter, version, "" if adapter else salt), name[1]
+
+
+@shows(12)
+class MediaOrEmbeddings(PrefixLists):
+    """Embeddings count where there are no media."""
+
+    def key(self, name: Name) -> Any:
+        """Drop them."""
+        media = any(item[1:2] == ("media",) for item in name[1])
+        return name[0], tuple(
+            item if item[1:2] != ("embeddings",) or not media else item[:1] for item in name[1]
+        )
+
+
+@shows(24)
+class EvictedInEveryNamespace(PrefixLists):
+    """A block that goes is forgotten under its tokens, in every namespace."""
+
+    def forget(self, block: int) -> None:
+        """Forget tokens."""
+        gone = [[item[0] for item in name[1]] for name, known in self.known if known == block]
+        super().forget(block)
+        self.known = [entry for entry in self.known if [item[0] for item in entry[0][1]] not in gone]
+
+
+@shows(11)
+class ZeroIsNoToken(PrefixLists):
+    """Token 0 is padding."""
+
+    def key(self, name: Name) -> Any:
+        """Drop it."""
+        return name[0], tuple(item for item in name[1] if item[0] or len(item) > 1)
+
+
 @shows(12)
 class OneKindOfRow(PrefixLists):
     """A digest is a digest, of a medium or of embeddings."""
@@ -159,7 +201,7 @@ class TailsPadded(KeyLists):
 
     def keys(self, tokens: Sequence[int], **given: Any) -> list[str]:
         """Fill up."""
-        return super().keys([*tokens, *[1] * (-len(tokens) % self.block_size)], **given)
+        return super().keys([*tokens, *[0] * (-len(tokens) % self.block_size)], **given)
 
 
 @shows(32)

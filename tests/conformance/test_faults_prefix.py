@@ -46,6 +46,31 @@ class BlocksAddedUp(PrefixLists):
         return name[0], tuple(sums), tuple(item[1:] for item in items)
 
 
+@shows(6)
+class AbortForgetsCopies(PrefixLists):
+    """An abort forgets the names of its blocks, though others hold them as well."""
+
+    def abort(self, request: int) -> None:
+        """Forget names."""
+        one = self.requests.get(request)
+        ends = range(one.hit + self.block_size, one.computed + 1, self.block_size)
+        names = [self.name(one.content, end) for end in ends]
+        self.known = [entry for entry in self.known if entry[0] not in names]
+        super().abort(request)
+
+
+@shows(22)
+class AbortInFlightLetsGo(PrefixLists):
+    """An abort in flight lets go of the first block of its hit, if one other request reads it."""
+
+    def abort(self, request: int) -> None:
+        """Let go twice."""
+        one = self.requests.get(request)
+        flying, hit = one.computed < one.scheduled, one.blocks[: bool(one.hit)]
+        super().abort(request)
+        self.release([block for block in hit if flying and self.holders[block]])
+
+
 @shows(5)
 class CommitsForAll(PrefixLists):
     """The end of one request's step publishes what others have in flight."""

@@ -1,10 +1,14 @@
 """Tests of drawn programs for prefixes: what they are full of, and that independent caches agree on them."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from kvref.memory.keys import sha256
+from kvref.memory.prefix_cache import PrefixCache
+from kvref.memory.profiles import PROFILES
 from kvref_conformance.cases import PROGRAM, Case, opening
 from kvref_conformance.claims import Claims
 from kvref_conformance.host.inprocess import InProcessHost
@@ -16,7 +20,7 @@ from kvref_conformance.programs.step import parse
 from kvref_conformance.subjects.lists import OF_PREFIXES, Lists, RadixOfLists
 from kvref_conformance.subjects.lists.prefix import PrefixLists
 from kvref_conformance.subjects.reference_memory import ReferenceMemory
-from kvref_conformance.subjects.reference_prefix import NAMESPACES, ReferenceRadix
+from kvref_conformance.subjects.reference_prefix import NAMESPACES, CacheOfReference, ReferenceRadix, cut_to
 
 MANAGERS_OF_PREFIXES = ("prefix_cache", "block_keys", "block_index")
 SIZES, SHARED = (4, 1, 3), (*NAMESPACES, "weak_hash")
@@ -69,6 +73,60 @@ def test_honest_caches_breach_nothing_under_their_choices(choices: dict[str, str
     for seed in range(60):
         case = drawn("prefix_cache", seed, claims)
         assert performed(subject(), case, claims).breaches == (), case.options
+
+
+#: Fields of a profile of the reference, and what they are declared as.
+PROFILED: list[tuple[dict[str, str], dict[str, str]]] = [
+    ({"publish": "scheduled"}, {"publish-time": "scheduled"}),
+    (
+        {"publish": "scheduled", "last_token": "token"},
+        {"publish-time": "scheduled", "full-hit": "last_token"},
+    ),
+    ({"tail": "keyed", "last_token": "token"}, {"tail-block": "keyed", "full-hit": "last_token"}),
+    ({"plain": "back", "duplicates": "free"}, {}),
+]
+
+
+@pytest.mark.parametrize(("fields", "choices"), PROFILED, ids=str)
+def test_profiles_of_the_reference_breach_nothing(fields: dict[str, Any], choices: dict[str, str]) -> None:
+    """What an abort takes back, and what finds no block to be copied into, is owed nobody."""
+    profile = replace(PROFILES["kvref"], **fields)
+
+    def cache(num_blocks: int, block_size: int, hash_bits: int = 0) -> CacheOfReference:
+        digest = cut_to(hash_bits) if hash_bits else sha256
+        return CacheOfReference(PrefixCache(num_blocks, profile, block_size, digest=digest))
+
+    features = tuple(feature for feature in OF_PREFIXES if feature != "events")
+    claims = Claims(block_sizes=SIZES, features=features, choices=choices)
+    subject = type("Subject", (), {"prefix_cache": staticmethod(cache)})
+    for seed in range(60):
+        case = drawn("prefix_cache", seed, claims)
+        assert performed(subject(), case, claims).breaches == (), case.options
+
+
+def test_what_an_aborted_request_computed_may_be_dropped() -> None:
+    """It is in no order of eviction, then."""
+
+    class Dropping(PrefixLists):
+        def __init__(self, num_blocks: int, block_size: int, hash_bits: int = 0) -> None:
+            super().__init__(num_blocks, block_size, hash_bits)
+            self.read: set[int] = set()
+
+        def hold(self, blocks: list[int]) -> None:
+            self.read.update(blocks)
+            super().hold(blocks)
+
+        def abort(self, request: int) -> None:
+            one = self.requests.get(request)
+            for block in one.blocks[one.hit // self.block_size :][::-1]:
+                if self.holders[block] == 1 and block not in self.read:
+                    self.forget(block)
+            super().abort(request)
+
+    subject = type("Subject", (), {"prefix_cache": Dropping})
+    for seed in range(60):
+        case = drawn("prefix_cache", seed)
+        assert performed(subject(), case).of("KV-PREFIX-023") is None, case.options
 
 
 @pytest.mark.parametrize("manager", ["block_keys", "block_index"])

@@ -123,12 +123,14 @@ def nothing_is_hit_before_it_is_published(trial: Trial) -> None:
         "part 1 2b 1 4b; commit 1; admit 2 1 2b+1; commit 2; more 1 9b; commit 1; admit 3 1 4b+1",
         "serve 1 1 b; serve 1 2 b; admit 2 2 b+1; part 1 b+1 3 2b; commit 1; abort 1; serve 1 4 2b; "
         "admit 1 4 2b+1; admit 3 1 b 5 1",
+        "admit 1 1 b; admit 2 1 b; abort 1; commit 2; admit 3 1 b+1; admit 4 5 b; admit 5 5 b; commit 4; "
+        "commit 5; abort 4; admit 6 5 b+1",
     ),
 )
 def repeated_prompt_is_hit(trial: Trial) -> None:
     """Prompts that were computed at once and in chunks come again, longer, shorter, and with another end.
 
-    So do the numbers of requests that have ended.
+    So do the numbers of requests that have ended. One of two that compute the same is aborted.
     """
     expect_unbroken(trial, "KV-PREFIX-006")
 

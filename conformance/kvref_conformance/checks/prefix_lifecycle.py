@@ -13,7 +13,7 @@ from kvref_conformance.trial import Trial
 EVERY = (*DECODES, "abort", "num_free")
 #: Limits of tokens that are larger and smaller than what there is to schedule, behind a hit and with outputs.
 LIMITS = (
-    "serve 1 1 2b; part 2 2b+1 1 2b 2 3b; commit 2; more 2 9b; commit 2; join 2 1 3 b+1; commit 2; "
+    "serve 1 1 2b; part 2 2b+1 1 2b 2 3b; commit 2; more 2 9b; commit 2; join 2 1 3 2b+h; commit 2; "
     "more 2 9b; commit 2; finish 2; part 3 9b 1 2b 2 3b"
 )
 
@@ -88,11 +88,16 @@ def aborted_request_leaves_what_it_computed(trial: Trial) -> None:
         "abort 2",
         "serve 1 1 8b; admit 2 2 3b+1; commit 2; admit 3 1 4b+1; commit 3; abort 3; finish 2",
         LIMITS,
+        "serve 1 1 2b; admit 2 1 2b; commit 2; decode 2 2 1; commit 2; finish 2; serve 3 1 2b; "
+        "admit 4 1 2b+1; admit 5 1 2b+1; abort 5; commit 4; finish 4; admit 6 3 8b",
         num_blocks=8,
     ),
 )
 def count_is_exact_after_every_operation(trial: Trial) -> None:
-    """Requests are admitted, extended, finished, aborted: what they hold and what is free is the capacity."""
+    """Requests are admitted, extended, finished, aborted: what they hold and what is free is the capacity.
+
+    Some are hit as a whole, some are aborted while others read what they have hit.
+    """
     expect_unbroken(trial, "KV-PREFIX-022")
 
 

@@ -49,6 +49,11 @@ def _rows(*given: str, prompts: tuple[str, ...] = ("0 2b+1",)) -> Lattice:
         _apart("adapter r 1", "adapter r 2", "adapter r 2", "", "", "adapter r 4"),
         _apart(*(f"adapter r {text}" for text in range(1, 20)), prompt="1 b+1"),
         _continued("adapter r 1"),
+        _apart(
+            *("image r 1 0 1, adapter r 1", "image r 1 0 1, adapter r 2"),
+            *("embed r 1 0 1, salt r 1, adapter r 1", "embed r 1 0 1, salt r 1, adapter r 2"),
+            prompt="0 2b+1",
+        ),
         num_blocks=20,
     ),
 )
@@ -68,6 +73,11 @@ def adapters_are_apart(trial: Trial) -> None:
     cases=caches(
         _apart("adapter r 1, version r 1", "adapter r 1, version r 2", "adapter r 1, version r 3"),
         _apart(*("adapter r 1, version r 1", *["adapter r 1, version r 2"] * 2, "adapter r 1, version r 3")),
+        _apart(
+            *("salt r 1, adapter r 1, version r 1", "salt r 1, adapter r 1, version r 2"),
+            *("image r 1 0 1, adapter r 1, version r 1", "image r 1 0 1, adapter r 1, version r 2"),
+            prompt="0 2b+1",
+        ),
         num_blocks=20,
     ),
 )
@@ -85,6 +95,12 @@ def versions_of_an_adapter_are_apart(trial: Trial) -> None:
         _apart("salt r 1", "salt r 2", "", "salt r 4", *(f"salt r {text}" for text in LONG), prompt="1 3b+1"),
         _apart("salt r 1", "salt r 2", "salt r 2", "", "", "salt r 4", prompt="1 3b+1"),
         _continued("salt r 1"),
+        _apart(
+            *("image r 1 0 1, salt r 1", "image r 1 0 1, salt r 2"),
+            *("embed r 1 0 1, salt r 1", "embed r 1 0 1, salt r 2"),
+            *("adapter r 1, salt r 1", "adapter r 1, salt r 2"),
+            prompt="0 2b+1",
+        ),
         "serve 1 1 2b; reset; salt 2 1; serve 2 1 2b; salt 3 2; admit 3 1 2b+1",
         num_blocks=24,
     ),
@@ -110,6 +126,7 @@ def salts_are_apart(trial: Trial) -> None:
             _apart("image r 1 0 1", "image r 2 0 1", "image r 2 0 1", prompt="0 2b+1"),
             _apart("image r 1 0 b+1", "image r 2 0 b+1", "image r 2 0 b+1", prompt="0 2b+1"),
             _continued("image r 1 b 1"),
+            _apart(*(f"embed r 1 0 1, image r {n} b 1" for n in (1, 2)), prompt="0 2b+1"),
             num_blocks=20,
         ),
     ),
@@ -154,6 +171,7 @@ def media_at_other_places_are_apart(trial: Trial) -> None:
         caches(
             _apart("embed r 1 0 b+1", "embed r 2 0 b+1", "embed r 2 0 b+1", prompt="0 2b+1"),
             _continued("embed r 1 b 1"),
+            _apart(*(f"image r 1 0 1, embed r {n} b 1" for n in (1, 2)), prompt="0 2b+1"),
             num_blocks=20,
         ),
     ),

@@ -88,6 +88,10 @@ class Cells:
         cell = self._cells.get(slot)
         return cell is not None and cell.written and cell.label == label and cell.epoch == self.epoch
 
+    def keeps(self, slot: int, label: int) -> bool:
+        """Say whether a slot holds what belongs to a label, of no aborted request: that may drop it."""
+        return self.holds(slot, label) and not self._cells[slot].aborted
+
     def is_written(self, label: int) -> bool:
         """Say whether any slot holds what belongs to a label."""
         return any(self.holds(slot, label) for slot in self._cells)

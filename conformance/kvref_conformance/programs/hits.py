@@ -68,6 +68,8 @@ def _judge_published(cache: "WatchedCache", said: str, prompt: Prompt, hit: int)
 
 def _judge_shortfall(cache: "WatchedCache", said: str, prompt: Prompt, hit: int) -> None:
     due = cache.ledger.due(prompt)
+    if due % cache.block_size and cache.needed(prompt) > cache.free:
+        due -= due % cache.block_size  # there is no block to copy the last one into
     if hit >= due:
         return
     without = cache.ledger.due(prompt, outputs=False)

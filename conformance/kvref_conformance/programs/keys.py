@@ -58,7 +58,7 @@ class Keys:
             return self.drafts.perform(step)
         if not 0 < len(step.numbers) <= MAX_LIST or min(step.numbers) < 0:
             return False
-        if step.name == "tokens" and min(step.numbers) > 0:
+        if step.name == "tokens":
             return self._judge(step, Prompt(Given(), step.numbers))
         if step.name != "keys" or not are_pairs(step.numbers[1:]):
             return False

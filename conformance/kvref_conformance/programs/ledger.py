@@ -39,6 +39,8 @@ class Ledger:
     outputs: bool
     given_out: int = 0
     """Blocks given out for writing since the last reset."""
+    unkept: bool = False
+    """Whether a step was not run whose blocks were published when it was scheduled, and may be taken back."""
     entries: dict[int, Entry] = field(default_factory=dict)
     children: dict[int, set[int]] = field(default_factory=dict)
 
@@ -74,7 +76,7 @@ class Ledger:
 
     def reset(self) -> None:
         """Forget everything."""
-        self.given_out = 0
+        self.given_out, self.unkept = 0, False
         self.entries.clear()
         self.children.clear()
 
@@ -86,7 +88,7 @@ class Ledger:
 
     def due(self, prompt: Prompt, *, outputs: bool | None = None) -> int:
         """Return how many tokens of a request must be hit, if nothing had to be evicted."""
-        if self.given_out > self.capacity:
+        if self.given_out > self.capacity or self.unkept:
             return 0
         return self._surely(prompt, self.outputs if outputs is None else outputs)
 
@@ -101,7 +103,7 @@ class Ledger:
     def shared(self, prompt: Prompt, cells: Cells, held: set[int]) -> int:
         """Count the blocks of a request that it will surely find in blocks that others hold."""
         count = 0
-        for end in self.ends(self._surely(prompt, self.outputs)):
+        for end in self.ends(0 if self.unkept else self._surely(prompt, self.outputs)):
             slots = self.entries[prompt.labels[end]].slots
             if len(slots) > 1 or not all(slot // self.block_size in held for slot in slots):
                 break
@@ -117,8 +119,8 @@ class Ledger:
     def orphans(self, own: int, slot: int, cells: Cells, gone: set[int]) -> bool:
         """Say whether taking the only block of a prefix, which ends in a slot, leaves a longer one behind."""
         names = [name for name in self.children.get(own, ()) if self._has_one_copy(name)]
-        left = {slot for name in names for slot in self.entries[name].slots if cells.holds(slot, name)}
-        only = self._has_one_copy(own) and slot in self.entries[own].slots
+        left = {slot for name in names for slot in self.entries[name].slots if cells.keeps(slot, name)}
+        only = self._has_one_copy(own) and slot in self.entries[own].slots and not self.unkept
         return only and any(slot // self.block_size not in gone for slot in left)
 
     def _has_one_copy(self, own: int) -> bool:

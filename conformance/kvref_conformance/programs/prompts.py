@@ -20,7 +20,7 @@ from kvref_conformance.programs.shadow import label, root
 
 #: Tokens of one document, and the token that document 0 repeats.
 DOCUMENT = 10_000
-PLACEHOLDER = 1
+PLACEHOLDER = 0
 _LETTERS = "aAb"
 
 #: What differs between two namespaces -> the requirement that keeps them apart; the first that applies.

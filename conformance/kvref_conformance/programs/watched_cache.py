@@ -103,7 +103,7 @@ class WatchedCache:
         answer = attempt(self.session, "admit", **arguments, **prompt.given.arguments())
         said = f"admit(request {request}, {count} tokens, max_new_tokens {most})"
         if isinstance(answer, Failed):
-            self._refused(said, answer, self._needed(prompt))
+            self._refused(said, answer, self.needed(prompt))
             if not self.told.far:  # its number may be another's
                 self.must_not("KV-PREFIX-019", "slots", request=request)
             return
@@ -162,6 +162,7 @@ class WatchedCache:
         self.order.end(request, operation)
         if operation == "abort":
             self.cells.abort(one.slots, one.prompt)
+            self.ledger.unkept |= self.eager and bool(one.pending)
         if operation == "finish":
             self.ledger.publish(one.prompt, one.slots, request, finished=True)
             self.mirror.owed = max(self.mirror.owed, self.ledger.copies(one.prompt, self.cells))
@@ -257,7 +258,7 @@ class WatchedCache:
                 if theirs and two.prompt.labels[end] == own and two.slots[end] != one.slots[end]:
                     self.twice.add(own)
 
-    def _needed(self, prompt: Prompt) -> int:
+    def needed(self, prompt: Prompt) -> int:
         """Count the free blocks with which an admission must succeed."""
         spare = self.claims.choice("full-hit") == "last_token" or self.claims.choice("tail-block") == "keyed"
         shared = self.ledger.shared(prompt, self.cells, self.held())

@@ -73,7 +73,7 @@ def _judge_order(cache: "WatchedCache", said: str, new: set[int]) -> None:
     for block in sorted(new):
         last = block * cache.block_size + cache.block_size - 1
         cell = cache.cells.at(last)
-        if cell is None or not cell.written or cell.epoch != cache.cells.epoch:
+        if cell is None or not cell.written or cell.aborted or cell.epoch != cache.cells.epoch:
             continue
         if cache.ledger.orphans(cell.label, last, cache.cells, new):
             message = f"{said} and evicts block {block}, {cell}, before what follows it"

@@ -40,7 +40,7 @@ class Content:
 def content_of(tokens: Sequence[int], given: dict[str, Any]) -> Content:
     """Read what an admission is given.
 
-    Raises: ArgumentError if there is no token, one is no positive integer, or a part lies outside them.
+    Raises: ArgumentError if there is no token, one is no integer or negative, or a part lies outside them.
     """
     check_tokens(tokens)
     if not tokens:
@@ -65,5 +65,5 @@ def check_tokens(tokens: Sequence[int]) -> None:
     Raises: ArgumentError.
     """
     for token in tokens:
-        if isinstance(token, bool) or not isinstance(token, int) or token < 1:
-            raise ArgumentError(f"tokens holds {token!r:.80}, expected positive integers")
+        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+            raise ArgumentError(f"tokens holds {token!r:.80}, expected integers from 0")
