@@ -5,6 +5,7 @@ key replaced by the order in which it first appeared: two managers with the same
 """
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,8 +24,8 @@ NAMED = {
     "keys": "key",
 }
 
-#: Entries of a list that a message shows.
-SHOWN = 8
+#: Entries of a list that a message shows, and characters of a text; of events, several.
+SHOWN, CHARACTERS, OF_EVENTS = 8, 80, 400
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,14 @@ class Journaled:
 
         Raises: Failed.
         """
+        # Whoever asks may go on with the same list, and the journal says what was asked then.
+        asked = {name: copy(value) for name, value in arguments.items()}
         try:
             given = self._session.do(operation, **arguments)
         except Failed as failed:
-            self._journal.append(Entry(operation, arguments, {}, failed.kind))
+            self._journal.append(Entry(operation, asked, {}, failed.kind))
             raise
-        self._journal.append(Entry(operation, arguments, given))
+        self._journal.append(Entry(operation, asked, given))
         return given
 
     def close(self) -> None:
@@ -106,17 +109,18 @@ def lines_of(journal: Iterable[Entry]) -> list[str]:
     """Return a journal as lines: each operation, and what it gave or how it failed."""
     lines = []
     for entry in journal:
-        gave = ", ".join(f"{name} = {_short(value)}" for name, value in entry.given.items())
+        long = OF_EVENTS if entry.operation == "take_events" else CHARACTERS
+        gave = ", ".join(f"{name} = {_short(value, long)}" for name, value in entry.given.items())
         lines.append(f"{entry} -> {entry.failure or gave or 'done'}")
     return lines
 
 
-def _short(value: Value) -> str:
-    """Spell a value; of a long list, its first entries and how many there are."""
+def _short(value: Value, characters: int = CHARACTERS) -> str:
+    """Spell a value; of a long list its first entries and how many there are, of a text its beginning."""
     if isinstance(value, list) and len(value) > SHOWN:
         first = ", ".join(map(repr, value[:SHOWN]))
         return f"[{first}, … {len(value)} in all]"
-    return f"{value!r:.80}"
+    return repr(value)[:characters]
 
 
 def logical(journal: Iterable[Entry], case: Case) -> list[Any]:

@@ -2,17 +2,19 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from kvref_conformance.cases import Case
+from kvref_conformance.cases import PROGRAM, Case, opening
 from kvref_conformance.checks import all_checks
 from kvref_conformance.claims import Claims, full_claims
 from kvref_conformance.host.inprocess import InProcessHost
-from kvref_conformance.journal import Entry
+from kvref_conformance.journal import Entry, Journaled
 from kvref_conformance.managers import MANAGERS
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.programs.drawn import draw_case
+from kvref_conformance.programs.running import run
 from kvref_conformance.runner.evaluate import evaluate
 from kvref_conformance.runner.failures import program_lines
 from kvref_conformance.runner.stepwise import MAX_CALLS, by_step, calls_of, lines_of_step
@@ -67,6 +69,20 @@ def test_calls_stand_beside_their_steps() -> None:
     assert full.index("    1  touch 0") < full.index("          touch(blocks=[0]) -> done")
 
 
+def test_a_cache_that_tells_of_itself_is_taken_apart_as_well() -> None:
+    """Tokens that are added later were not in the call, and what a program asks at its end is of no step."""
+    claims = Claims(block_sizes=(1,), features=("events",))
+    options: dict[str, Any] = {"num_blocks": 4, PROGRAM: "admit 0 1 1; commit 0; decode 0 2 1 0 1; commit 0"}
+    case = Case(verb="prefix_cache", seq_lens=(), query_lens=(), block_size=1, options=options)
+    journal: list[Entry] = []
+    session = Journaled(InProcessHost(Lists()).open("prefix_cache", **opening(case)), journal)
+    run(str(case.option(PROGRAM)), session, case, claims)
+    steps = by_step(case, journal, claims)
+    assert steps is not None
+    assert [own[0].operation for own in steps[1:]] == ["admit", "commit", "extend", "commit"]
+    assert len(steps[1][0].arguments["tokens"]) == 1
+
+
 def test_looks_are_folded_and_long_steps_cut() -> None:
     """Equal answers are told once, a refusal never folded."""
     look = Entry("num_free", {}, {"num_free_blocks": 3})
@@ -78,6 +94,7 @@ def test_looks_are_folded_and_long_steps_cut() -> None:
         "num_free() -> refused",
     ]
     assert calls_of([look, free]) == "free(blocks=[1])"
+    assert calls_of([replace(free, failure="refused")]) == "free(blocks=[1]) -> refused"
     assert calls_of([free] * (MAX_CALLS + 3)).endswith("; … 5 calls")
 
 

@@ -2,7 +2,8 @@
 
 A journal is a list of operations and says nothing of steps. But an interpreter that is given the same answers
 asks the same, so each first part of the program is run again over the journal, without the subject, and how
-much of it was used says where the next step begins.
+much of it was used says where the next step begins. What a part asks at its own end is not in the journal,
+and not counted.
 """
 
 from collections.abc import Sequence
@@ -27,13 +28,12 @@ class _Counted(Recorded):
 
     def __init__(self, manager: str, journal: Sequence[Entry]) -> None:
         super().__init__(manager, journal)
-        self.entries, self.used, self.strange = journal, 0, False
+        self.entries, self.used = journal, 0
 
     def do(self, operation: str, /, **arguments: Any) -> dict[str, Any]:
         """Give what was given. Raises: Failed as it was noted."""
         due = self.entries[self.used] if self.used < len(self.entries) else None
-        self.strange |= due is None or (due.operation, dict(due.arguments)) != (operation, arguments)
-        self.used += 1
+        self.used += due is not None and (due.operation, dict(due.arguments)) == (operation, arguments)
         return super().do(operation, **arguments)
 
 
@@ -45,14 +45,15 @@ def by_step(case: Case, journal: Sequence[Entry], claims: Claims) -> list[list[E
     if len(steps) > MAX_STEPS:
         return None
     ends = [_used(case, steps[:count], journal, claims) for count in range(len(steps) + 1)]
-    if min(ends) < 0 or ends[-1] != len(journal) or ends != sorted(ends):
+    if ends[-1] != len(journal) or ends != sorted(ends):
         return None
     return [list(journal[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def calls_of(entries: Sequence[Entry]) -> str:
     """Return the operations of one step that are no looks, in a few words."""
-    calls = [str(entry) for entry in entries if entry.operation not in LOOKS]
+    asked = (entry for entry in entries if entry.operation not in (*LOOKS, "take_events"))
+    calls = [f"{entry} -> {entry.failure}" if entry.failure else str(entry) for entry in asked]
     more = f"; … {len(calls)} calls" if len(calls) > MAX_CALLS else ""
     return "; ".join(calls[:MAX_CALLS]) + more
 
@@ -74,8 +75,8 @@ def lines_of_step(entries: Sequence[Entry]) -> list[str]:
 
 
 def _used(case: Case, steps: Sequence[str], journal: Sequence[Entry], claims: Claims) -> int:
-    """Return how many entries these steps ask for; -1 if they ask for something else."""
+    """Return how many entries these steps ask for, before they ask for something else."""
     session = _Counted(case.verb, journal)
     with suppress(Failed):
         run("; ".join(steps), session, case, claims)
-    return -1 if session.strange else session.used
+    return session.used
