@@ -27,9 +27,20 @@ def received(state: State, line: int, flight: Flight, *, failed: bool) -> None:
         elif request is not None and lo < hi:
             known.write(lo, hi, base, request.labels, request.name, line)
     if request is not None and not failed and not request.ended:
+        stop = known_tokens(state, line, request, stop, f"{flight.title} delivers")
         if request.computed == flight.start:
-            request.computed = min(stop, len(request.symbols))
+            request.computed = stop
         request.tail = None
+
+
+def known_tokens(state: State, line: int, request: Request, stop: int, doing: str) -> int:
+    """Report tokens that came for a request and that it has not; return the end of those that it has."""
+    known = len(request.symbols)
+    if stop > known + state.ahead:
+        message = f"{doing} positions up to {stop - 1} of request {request.name}, but it has {known} tokens"
+        arrived = (request.line, f"request {request.name} arrived")
+        state.report("KV-BLOCK-042", line, message, [arrived, *request.facts()])
+    return min(stop, known)
 
 
 def _stretches(state: State, flight: Flight, request: Request | None) -> Iterator[tuple[int, int, int, int]]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from kvref.errors import HistoryError
 from kvref.memory.history import Event
-from kvref.sanitizer.delivery import judge_sent, received
+from kvref.sanitizer.delivery import judge_sent, known_tokens, received
 from kvref.sanitizer.faults import empty, mismatch
 from kvref.sanitizer.requests import Request
 from kvref.sanitizer.shadow import Flight, Name
@@ -164,7 +164,10 @@ def load(state: State, line: int, event: Event) -> None:
             others.append(block)
     state.changed(others, request)
     if request is not None:
-        request.computed = max(request.computed, min(event.get("count", 0), len(request.symbols)))
+        stop = known_tokens(
+            state, line, request, event.get("count", 0), f"a load from {event['tier']} brings"
+        )
+        request.computed = max(request.computed, stop)
         request.verified = request.computed if told else 0
         request.tail = None
 

@@ -532,6 +532,27 @@ CASES: dict[str, tuple[list[Event], str, str]] = {
         "",
         "",
     ),
+    "delivers more than was asked for": (
+        [
+            arrive(1),
+            allocate(1, 0, 1, 2),
+            say("begin", transfer="t", kind="receive", request=1, count=12, blocks=[0, 1, 2]),
+            say("end", transfer="t"),
+        ],
+        "KV-BLOCK-042",
+        "transfer t delivers positions up to 11 of request 1, but it has 10 tokens",
+    ),
+    "loads more than it has": (
+        [
+            *LIVE,
+            say("store", tier="host", keys=["a"], blocks=[0]),
+            arrive(2, [*PROMPT[:4]]),
+            allocate(2, 5),
+            say("load", tier="host", keys=["a"], blocks=[5], request=2, count=5),
+        ],
+        "KV-BLOCK-042",
+        "a load from host brings positions up to 4 of request 2, but it has 4 tokens",
+    ),
     "received into a published block": (
         [*LIVE, publish(0), say("begin", transfer="t", kind="receive", request=1, count=4, blocks=[0])],
         "KV-BLOCK-045",
