@@ -46,9 +46,9 @@ ODD = {
     "unpin_together": 2,
     **dict.fromkeys(("touch_together", "pin_together"), 3),
 }
-#: Bits that an id may be cut to. Of 32 bits nothing is asked, here or elsewhere: a subject that takes such a
-#: number at its word may take all memory there is.
-WIDTHS = (8, 16)
+#: Bits that an id may be cut to. Counts of more than 32 bits are asked nowhere: whoever takes such a number at
+#: its word takes all memory there is. An id is only looked up.
+WIDTHS = (8, 16, 32)
 
 
 class OddCalls:
