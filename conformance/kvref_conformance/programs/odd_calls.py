@@ -46,8 +46,8 @@ ODD = {
     "unpin_together": 2,
     **dict.fromkeys(("touch_together", "pin_together"), 3),
 }
-#: Bits that an id may be cut to. Counts of more than 32 bits are asked nowhere: whoever takes such a number at
-#: its word takes all memory there is. An id is only looked up.
+#: Bits that an id may be cut to. Counts of more than 32 bits are asked nowhere: whoever takes one at its word
+#: takes all memory there is. An id is only looked up.
 WIDTHS = (8, 16, 32)
 
 
