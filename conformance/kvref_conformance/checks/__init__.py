@@ -10,7 +10,7 @@ TOPICS = (
     *("writes", "mla", "sparse", "rope", "layouts", "calls"),
     *("formats_elements", "formats_scales", "formats_micro", "formats_integers", "formats_bytes"),
     *("formats_attend", "formats_contexts", "formats_readout", "formats_variants"),
-    *("block_allocator", "block_flight", "block_tables", "block_windows", "block_sharing"),
+    *("block_allocator", "block_flight", "block_order", "block_tables", "block_windows", "block_sharing"),
     *("prefix_hits", "prefix_namespaces", "prefix_evictions", "prefix_lifecycle"),
     *("block_keys", "prefix_events", "block_index"),
 )

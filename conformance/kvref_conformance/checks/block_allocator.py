@@ -1,9 +1,7 @@
 """Checks of block allocators: who may be given a block, and when it is free again."""
 
-from kvref_conformance.cases import Case, Level
 from kvref_conformance.checks.check import check
-from kvref_conformance.claims import Claims
-from kvref_conformance.programs.asking import Lattice, at_length, beside, every, expect_unbroken, pools
+from kvref_conformance.programs.asking import at_length, beside, every, expect_unbroken, pools
 from kvref_conformance.programs.walks import late, walks
 from kvref_conformance.trial import Trial
 
@@ -17,26 +15,12 @@ MIXED = "allocate 0 2; allocate 1 1; allocate 2 2; free 2; free 0; rest 3; free 
 SINGLES = "allocate 0 1; allocate 1 1; allocate 2 1; free 1; free 0; rest 3; free 2; free 3; rest 4"
 #: No block is asked for, and none is named, beside blocks that are held.
 NOTHING = "allocate_none; allocate 0 2; allocate_none; free_none; rest 1; free_none; free 1; allocate 2 1"
-#: Three blocks are handed out one by one, and the others; and three again, when they have come back.
-THREE_AND_REST = "allocate 0 1; allocate 1 1; allocate 2 1; rest 3"
-THREE_AGAIN = "allocate 4 1; allocate 5 1; allocate 6 1"
-#: Blocks leave one by one and in twos while others join, round after round.
-ROUNDS = "; ".join(["allocate 0 1; allocate 1 2; free 0; free 1; allocate 2 1; free 2"] * 8)
 #: The same blocks are handed out and let go of, over and over.
 STEADY = "; ".join(["allocate 0 2; allocate 1 1; free 0; free 1"] * 510) + "; drain"
 #: A block has more holders than two bytes count, in as few calls as can be.
 BEYOND_TWO_BYTES_OF_HOLDERS = f"allocate 0 1; {'touch_together 0 0 4095; ' * 17}free_often 0 0 4095; rest 1"
 #: Pools with more blocks than a byte counts, and than two bytes count.
 BEYOND_A_BYTE, BEYOND_TWO = (300,), (66_000,)
-
-
-def if_declared(lattice: Lattice) -> Lattice:
-    """Return the cases of a lattice where an order is declared."""
-
-    def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
-        return [] if claims.choice("free-order") == "unspecified" else lattice(claims, manager, level)
-
-    return cases
 
 
 @check(
@@ -273,37 +257,6 @@ def all_blocks_come_back_for_long(trial: Trial) -> None:
 def shared_blocks_come_back(trial: Trial) -> None:
     """Blocks held once, twice and three times are let go of: an allocation of the whole pool succeeds."""
     expect_unbroken(trial, "KV-BLOCK-009")
-
-
-@check(
-    "KV-BLOCK-010",
-    verbs=ALLOCATOR,
-    operations=HANDS_OUT,
-    cases=if_declared(
-        every(
-            pools(
-                f"{THREE_AND_REST}; free 1; free 0; free 2; {THREE_AGAIN}",
-                "allocate 0 1; allocate 1 1; free 0; free 1; allocate 2 1; allocate 3 1; rest 4",
-                ROUNDS,
-            ),
-            walks(),
-        )
-    ),
-)
-def free_blocks_leave_in_the_declared_order(trial: Trial) -> None:
-    """Blocks are freed one after another, and handed out one after another."""
-    expect_unbroken(trial, "KV-BLOCK-010")
-
-
-@check(
-    "KV-BLOCK-010",
-    verbs=ALLOCATOR,
-    operations=SHARES,
-    cases=if_declared(pools(f"{THREE_AND_REST}; touch 0; free 0; free 1; free 2; free 0; {THREE_AGAIN}")),
-)
-def shared_blocks_join_when_the_last_holder_lets_go(trial: Trial) -> None:
-    """A block has two holders, and others become free between them: it comes behind those."""
-    expect_unbroken(trial, "KV-BLOCK-010")
 
 
 @check(

@@ -1,12 +1,6 @@
 """Checks of blocks that are still read or written when their request has ended: pins, steps in flight."""
 
-from kvref_conformance.checks.block_allocator import (
-    ALLOCATOR,
-    HANDS_OUT,
-    THREE_AGAIN,
-    THREE_AND_REST,
-    if_declared,
-)
+from kvref_conformance.checks.block_allocator import ALLOCATOR, HANDS_OUT
 from kvref_conformance.checks.check import check
 from kvref_conformance.programs.asking import at_length, every, expect_unbroken, pools
 from kvref_conformance.programs.walks import walks
@@ -216,40 +210,6 @@ def step_ends_once(trial: Trial) -> None:
 def steps_follow_each_other_for_long(trial: Trial) -> None:
     """Steps overlap, more than a byte counts: what was freed in each waits for it, and for no other."""
     expect_unbroken(trial, "KV-BLOCK-011", "KV-BLOCK-003")
-
-
-@check(
-    "KV-BLOCK-010",
-    verbs=ALLOCATOR,
-    operations=STEPS,
-    features=("steps",),
-    cases=if_declared(
-        pools(
-            f"{THREE_AND_REST}; free 1; begin 0; free 0; end 0; free 2; {THREE_AGAIN}",
-            f"{THREE_AND_REST}; begin 0; free 2; begin 1; free 0; end 0; end 1; free 1; {THREE_AGAIN}",
-        )
-    ),
-)
-def blocks_of_steps_keep_the_declared_order(trial: Trial) -> None:
-    """Blocks are freed before a step, while it runs, and after it: they come back in that order."""
-    expect_unbroken(trial, "KV-BLOCK-010")
-
-
-@check(
-    "KV-BLOCK-010",
-    verbs=ALLOCATOR,
-    operations=PINS,
-    features=("pin",),
-    cases=if_declared(
-        pools(
-            f"{THREE_AND_REST}; pin 1; free 0; free 1; free 2; unpin 1; {THREE_AGAIN}",
-            f"{THREE_AND_REST}; pin 1; pin 0; free 1; free 0; unpin 0; free 2; unpin 1; {THREE_AGAIN}",
-        )
-    ),
-)
-def pinned_blocks_join_when_the_last_pin_is_gone(trial: Trial) -> None:
-    """A block is pinned when its request ends, and others become free before the pin goes."""
-    expect_unbroken(trial, "KV-BLOCK-010")
 
 
 @check(

@@ -32,11 +32,10 @@ Lattice = Callable[[Claims, str, Level], list[Case]]
 def expect_unbroken(trial: Trial, *requirements: str) -> None:
     """Run the program of the case on a manager of its own, and hold it to the requirement of a check.
 
-    Others may follow without which it cannot hold, where a program is too long to be run for each.
+    Others may follow where a program is too long to be run for each.
     Raises: Violation with the first breach; Failed if the subject is gone.
     """
-    runs = _runs(trial, str(trial.case.option(PROGRAM)))
-    for number, ran in enumerate(runs, 1):
+    for number, ran in enumerate(runs := _runs(trial, str(trial.case.option(PROGRAM))), 1):
         found = next((breach for breach in ran.breaches if breach.requirement in requirements), None)
         if found is not None:
             which = f"manager {number} of {len(runs)} that are open at once, " if len(runs) > 1 else ""
@@ -212,10 +211,8 @@ def alike(program: str) -> Lattice:
     def cases(claims: Claims, manager: str, level: Level) -> list[Case]:
         found = []
         for size, other in _groups(claims, level, threes=False)[:1]:
-            options = {"block_sizes": _listed([size, other, size])}
-            found.append(
-                _case(manager, sized(program, size), size, num_blocks=_room(12, options, size), **options)
-            )
+            room, sizes = 2 * 12 + -(-12 * size // other), _listed([size, other, size])
+            found.append(_case(manager, sized(program, size), size, block_sizes=sizes, num_blocks=room))
         return found
 
     return cases
