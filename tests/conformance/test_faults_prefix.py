@@ -216,6 +216,25 @@ class PartsOfAnySize(PrefixLists):
             self.num_blocks = own
 
 
+@shows(15)
+class BlocksKeepTheirNamesThroughAReset(PrefixLists):
+    """A block remembers its name when all names are forgotten, and takes it along when it is evicted."""
+
+    def __init__(self, num_blocks: int, block_size: int, hash_bits: int = 0) -> None:
+        super().__init__(num_blocks, block_size, hash_bits)
+        self.names: dict[int, Name] = {}
+
+    def store(self, name: Name, block: int) -> None:
+        """Note the name of a block."""
+        super().store(name, block)
+        self.names[block] = name
+
+    def forget(self, block: int) -> None:
+        """Forget the name that was noted, whoever has it by now."""
+        name = self.names.pop(block, None)
+        self.known = [(known, own) for known, own in self.known if known != name]
+
+
 @pytest.mark.parametrize(("requirement", "fault", "choices"), FAULTS, ids=lambda each: str(each)[:40])
 def test_fault_fails_its_requirement(requirement: str, fault: Any, choices: dict[str, str]) -> None:
     """A check names it, and what the fault is made of passes."""

@@ -28,12 +28,13 @@ LIMITS = (
         "serve 1 1 2b; admit 2 2 b; commit 2; reset; serve 3 1 2b+1; finish 2; admit 4 2 b+1; admit 5 1 2b+1",
         "admit 1 1 b; reset; commit 1; finish 1; reset; admit 2 1 b+1",
         "serve 1 1 3b; reset; serve 2 2 12b",
+        "serve 1 1 2b; reset; admit 2 1 2b+1; commit 2; admit 3 2 8b; commit 3; admit 4 1 2b+1",
     ),
 )
 def reset_forgets_or_is_refused(trial: Trial) -> None:
     """Nothing is hit after a reset; one that comes while a request is live is refused and forgets nothing.
 
-    What was cached before is evicted afterwards, too.
+    What was cached before is evicted afterwards, too, and takes nothing along that was cached since.
     """
     expect_unbroken(trial, "KV-PREFIX-015")
 
