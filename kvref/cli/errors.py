@@ -1,7 +1,10 @@
 """Errors of the command line: one sentence on stderr, and the documented exit code."""
 
 import contextlib
+import errno
+import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,6 +19,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 USAGE, BROKEN, INTERRUPTED = 2, 3, 130
+#: What writing fails with where nothing more can be written.
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _UNKNOWN = "the subject declares what the contract has not"
 
 
@@ -55,10 +60,19 @@ def friendly(command: Callable[P, R]) -> Callable[P, R]:
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in _FULL:
+                _discard_output()
+                raise CommandError(f"the output cannot be written: {error.strerror}", USAGE) from None
             traceback.print_exc()
             raise CommandError(f"the suite itself failed: {type(error).__name__}", BROKEN) from error
 
     return run
+
+
+def _discard_output() -> None:
+    """Let what is left in a buffer go nowhere, or Python fails once more when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 """The other commands: spec, museum, show, smoke."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -154,3 +156,16 @@ def test_every_command_has_json_and_help() -> None:
     for name in main.commands:
         text = kvref(name, "--help").output
         assert "--json" in text, name
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
+@pytest.mark.parametrize("words", ["spec", "show paging", "check lists --area block_keys"])
+def test_a_full_disk_is_told_in_a_sentence(words: str, tmp_path: Path) -> None:
+    """Whatever was to be printed: exit code 2, and no traceback, not even when Python ends."""
+    command = [sys.executable, "-m", "kvref.cli", *words.split()]
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, cwd=tmp_path)
+    errors = run.stderr.decode()
+    assert run.returncode == 2
+    assert errors.splitlines()[-1] == "Error: the output cannot be written: No space left on device"
+    assert "Traceback" not in errors
