@@ -99,6 +99,7 @@ class TokensOfTheChunk(PrefixLists):
     as_if="a hash stood for a block's own tokens, whatever comes before",
     fault="F03 cache key",
     breaks=("KV-PREFIX-044",),
+    may_also_break=("KV-PREFIX-041", "KV-PREFIX-042"),
     program="admit 1 1 4; commit 1; admit 2 2 4 1 4; commit 2",
     **TOLD,
 )
@@ -163,6 +164,7 @@ class ParentIsTheLastStored(PrefixLists):
     as_if="evictions were not told",
     fault="F21 one path only",
     breaks=("KV-PREFIX-046",),
+    may_also_break=("KV-PREFIX-041",),
     program="admit 1 1 4; commit 1; finish 1; admit 2 2 21; abort 2; admit 3 1 5",
     **TOLD,
 )

@@ -17,6 +17,7 @@ from kvref_conformance.subjects.lists.requests import Request
     fault="F22 no progress",
     seen_in=("sgl-project/sglang#29662",),
     breaks=("KV-PREFIX-018",),
+    may_also_break=("KV-PREFIX-019",),
     verbs=CACHE,
     block_sizes=SIZES,
     program="admit 1 1 4; commit 1; finish 1; admit 2 2 21",

@@ -106,7 +106,7 @@ class EachChunkStartsOver(PrefixLists):
     fault="F05 in flight",
     seen_in=("sgl-project/sglang#38319",),
     breaks=("KV-PREFIX-021",),
-    may_also_break=("KV-PREFIX-022",),
+    may_also_break=("KV-PREFIX-017", "KV-PREFIX-022"),
     verbs=CACHE,
     block_sizes=SIZES,
     choices=NODES,

@@ -141,7 +141,7 @@ class RowRewrittenBackwards(RadixLists):
     fault="F21 one path only",
     seen_in=("vllm-project/vllm#9532",),
     breaks=("KV-PREFIX-026",),
-    may_also_break=("KV-PREFIX-001", "KV-PREFIX-005", "KV-PREFIX-020"),
+    may_also_break=("KV-PREFIX-001", "KV-PREFIX-005", "KV-PREFIX-015", "KV-PREFIX-017", "KV-PREFIX-020"),
     verbs=CACHE,
     block_sizes=SIZES,
     program="admit 1 1 4; commit 1; admit 2 1 5",
