@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from faults import Faults, base_of, failing, noting
+from faults_of_prefixes import Faults, base_of, failing, noting
 
 from kvref_conformance.subjects.lists.index import IndexLists
 from kvref_conformance.subjects.lists.keys import KeyLists

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from faults import Faults, base_of, failing, noting
+from faults_of_prefixes import Faults, base_of, failing, noting
 
 from kvref.errors import OutOfBlocksError, OwnershipError
 from kvref_conformance.subjects.lists.naming import Content, Name

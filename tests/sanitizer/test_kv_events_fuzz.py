@@ -161,7 +161,7 @@ messages = st.one_of(
 )
 
 
-@given(st.lists(messages, max_size=12), st.sampled_from(["once", "each"]))
+@given(st.lists(messages, min_size=1, max_size=12), st.sampled_from(["once", "each"]))
 def test_any_order_of_events_is_judged(told: list[Any], copies: str) -> None:
     """Well-formed events that make no sense together: each is judged, and none is refused."""
     report = survives(lines(*told), copies=copies, scheme=SCHEME, max_findings=10_000)
@@ -170,7 +170,7 @@ def test_any_order_of_events_is_judged(told: list[Any], copies: str) -> None:
     assert all(1 <= finding.line <= len(told) for finding in report.findings)
 
 
-@given(st.lists(messages, max_size=8))
+@given(st.lists(messages, min_size=1, max_size=8))
 def test_findings_do_not_depend_on_how_many_are_asked_for(told: list[Any]) -> None:
     """A search that ends early has found the first of what a whole search finds."""
     whole = judged(*told, max_findings=10_000).findings
