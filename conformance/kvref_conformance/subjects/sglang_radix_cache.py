@@ -34,6 +34,9 @@ except ImportError as error:
         "the subject sglang_radix_cache needs SGLang: pip install --no-deps sglang==0.5.23, and PyTorch"
     ) from error
 
+#: Requests that may be there at one time, at least: a server has thousands.
+ROWS = 512
+
 
 class ReqKv:
     """What a request holds outside the tree, as `ReqKvInfo`."""
@@ -95,7 +98,8 @@ class Cache:
             if block_size > 1
             else allocator.TokenToKVPoolAllocator(tokens, **given)
         )
-        self._rows = pools.ReqToTokenPool(num_blocks, tokens + 1, "cpu", enable_memory_saver=False)
+        rows = max(num_blocks, ROWS)  # requests share blocks, so there may be more of them
+        self._rows = pools.ReqToTokenPool(rows, tokens + 1, "cpu", enable_memory_saver=False)
         self._adapters = part("events").KvEventLoraNames()
         self._tree = self.tree(
             kv_event_lora_names=self._adapters,
