@@ -280,7 +280,7 @@ def test_malformed_field_is_named(field: str, value: Any, expected: str) -> None
     assert {refusal(spelled, loads=loads) for loads in (*PARSERS, stubborn)} == {said}
 
 
-@pytest.mark.parametrize("data", [b"", b"\n \n", gzip.compress(b"")])
+@pytest.mark.parametrize("data", [b"", b"\n \n", gzip.compress(b"")], ids=["empty", "blank", "packed"])
 def test_a_stream_of_nothing_is_no_stream(data: bytes) -> None:
     """A recorder that heard nothing has shown nothing."""
     assert refusal(data) == "events.jsonl:1: no message, expected a batch of events, an event or a lookup"
