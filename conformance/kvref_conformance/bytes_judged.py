@@ -106,7 +106,9 @@ def right_elements(
     if name != "codes" or writing.kind.family not in ("mx", "nvfp4"):
         alike = [_same(_one_nan(writing, name, found), _one_nan(writing, name, one)) for one in wanted]
         right = np.asarray(np.any(alike, axis=0))
-        return right | _scales_zeros(writing, path, found) if name == "global_scale" else right
+        if name != "global_scale" or right.all():
+            return right
+        return right | _scales_zeros(writing, path, found)
     single = _unpacked(writing, found, path)
     alike = [(single == _unpacked(writing, one, path)) | _meaningless(writing, one, path) for one in wanted]
     return np.asarray(np.any(alike, axis=0))

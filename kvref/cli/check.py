@@ -140,15 +140,17 @@ def _run(target: Any, settings: Any, options: dict[str, Any]) -> int:
 
 def _tell_so_far(ended: Any) -> None:
     """Print what a run found before it was interrupted: a requirement a line, the first message of each."""
+    from kvref_conformance.foreign_text import one_line
+
     failed: dict[str, str] = {}
     for found in ended.evidence:
         if found.status == "fail":
-            failed.setdefault(found.requirement, found.message or found.failure)
+            failed.setdefault(found.requirement, one_line(found.message) or found.failure)
     click.echo(
         f"{len(ended.evidence)} of {ended.planned} cases ran; {len(failed)} requirements failed:", err=True
     )
     for requirement, message in failed.items():
-        click.echo(f"FAIL  {requirement}  {message.splitlines()[0] if message else ''}", err=True)
+        click.echo(f"FAIL  {requirement}  {message}", err=True)
 
 
 def _replay(target: Any, settings: Any, options: dict[str, Any]) -> int:

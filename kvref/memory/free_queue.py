@@ -62,9 +62,10 @@ class FreeQueue:
         order, kept = self._order, self._cached_of(blocks)
         self.num_cached += len(kept)
         if self._front and len(kept) < len(blocks):
-            for block in [block for block in reversed(blocks) if block not in self.cached]:
-                order[block] = None
-                order.move_to_end(block, last=False)
+            for block in reversed(blocks):
+                if block not in self.cached:
+                    order[block] = None
+                    order.move_to_end(block, last=False)
             blocks = kept
         for block in blocks:
             order[block] = None

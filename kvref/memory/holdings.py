@@ -65,7 +65,7 @@ class Holdings:
         """
         counts = list(map(self.refs.__getitem__, ids))
         once = not self._pins and len(set(ids)) == len(ids)
-        if once and counts.count(1) == len(ids):
+        if once and counts.count(1) == len(ids):  # the usual case, and nothing is left to look for
             for block in ids:
                 self.refs[block] = 0
             self._idle(ids)

@@ -74,14 +74,15 @@ class CacheOfReference:
 class ReferencePrefixCache(CacheOfReference):
     """`PrefixCache`, canonical."""
 
+    _cache: PrefixCache
+
     def __init__(self, num_blocks: int, block_size: int, hash_bits: int = 0) -> None:
         digest = cut_to(hash_bits) if hash_bits else sha256
-        self._tells = PrefixCache(num_blocks, "kvref", block_size, digest=digest, events=True)
-        super().__init__(self._tells)
+        super().__init__(PrefixCache(num_blocks, "kvref", block_size, digest=digest, events=True))
 
     def take_events(self) -> str:
         """Return what was stored and removed since the last time, in vLLM's words."""
-        return json.dumps([spelled(event) for event in self._tells.take_events()])
+        return json.dumps([spelled(event) for event in self._cache.take_events()])
 
 
 class ReferenceRadixCache(CacheOfReference):
