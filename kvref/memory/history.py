@@ -16,8 +16,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from kvref.errors import HistoryError
-from kvref.errors import shown as shown
+from kvref.errors import HistoryError, shown
 from kvref.memory.events import EVENTS, FIELDS
 from kvref.memory.fields import KINDS, Test
 

@@ -12,8 +12,7 @@ import re
 from base64 import b64decode
 from typing import Any, TypeAlias
 
-from kvref.errors import HistoryError
-from kvref.memory.history import shown
+from kvref.errors import HistoryError, shown
 
 Key: TypeAlias = int | str | bytes
 Name: TypeAlias = int | str

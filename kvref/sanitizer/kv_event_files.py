@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
-from kvref.errors import HistoryError
-from kvref.memory.history import shown
+from kvref.errors import HistoryError, shown
 from kvref.sanitizer.lines import (
     MAX_LINE,
     Loads,

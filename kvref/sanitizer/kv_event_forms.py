@@ -11,8 +11,7 @@ ai-dynamo-runtime 1.6.1.
 
 from typing import Any
 
-from kvref.errors import HistoryError
-from kvref.memory.history import shown
+from kvref.errors import HistoryError, shown
 from kvref.sanitizer.kv_event_fields import (
     LARGEST,
     Name,

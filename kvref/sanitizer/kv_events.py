@@ -22,8 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from kvref.errors import HistoryError
-from kvref.memory.history import shown
+from kvref.errors import HistoryError, shown
 from kvref.sanitizer.kv_event_fields import LARGEST, Name, name_of, number_of, wrong
 from kvref.sanitizer.kv_event_files import Reading, messages
 from kvref.sanitizer.kv_event_forms import event_of

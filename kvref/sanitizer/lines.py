@@ -15,8 +15,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, cast
 
-from kvref.errors import HistoryError
-from kvref.memory.history import Event, check, shown
+from kvref.errors import HistoryError, shown
+from kvref.memory.history import Event, check
 
 #: Longest line in bytes; two million tokens fit.
 MAX_LINE = 16 << 20

@@ -5,8 +5,8 @@ For porters: what one field may hold is tested before; this is what its neighbou
 Source: the chapter on memory, histories.
 """
 
-from kvref.errors import HistoryError
-from kvref.memory.history import Event, shown
+from kvref.errors import HistoryError, shown
+from kvref.memory.history import Event
 
 #: The most groups, the most slots of a block, and the most tokens a step may be ahead.
 _GROUPS, _SLOTS, _AHEAD = 64, 1 << 16, 1 << 16

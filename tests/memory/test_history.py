@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvref.errors import HistoryError
+from kvref.errors import HistoryError, shown
 from kvref.memory.events import EVENTS, FIELDS
 from kvref.memory.fields import KINDS, SCHEMA
-from kvref.memory.history import check, compressed, expanded, shown, written
+from kvref.memory.history import check, compressed, expanded, written
 
 #: One value for every kind of field, and some that only look like one.
 GOOD: dict[str, list[Any]] = {
