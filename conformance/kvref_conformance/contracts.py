@@ -10,62 +10,29 @@ For porters: implement one verb; the others are reported as not claimed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from kvref.arrays import Array
 from kvref_conformance.foreign_text import printable
+from kvref_conformance.verb import Argument, Verb, tensors
+from kvref_conformance.verbs_of_scans import OF_SCANS, RECURRENT
+
+__all__ = ["RECURRENT", "VERBS", "Argument", "Verb"]
 
 Scalar = str | int | float | bool
 FailureKind = Literal["error", "refused", "unsupported", "crash", "timeout", "protocol", "shape", "dtype"]
 
 
-@dataclass(frozen=True)
-class Argument:
-    """One argument of a verb."""
-
-    name: str
-    shape: tuple[str, ...] = ()
-    """Axis names of a tensor; empty for a scalar."""
-    feature: str | None = None
-    """The feature whose claim makes this argument possible; None if it is always passed."""
-    some_formats: bool = False
-    """Whether only some formats have this argument: it is passed exactly with those."""
-    in_place: bool = False
-    """Whether the verb may write this tensor."""
-    positional: bool = False
-
-
-@dataclass(frozen=True)
-class Verb:
-    """One method of the contract."""
-
-    name: str
-    arguments: tuple[Argument, ...]
-    returns: tuple[str, ...]
-    """Names of what comes back, in order; `lse` comes only where `return_lse` is passed."""
-    summary: str
-    some_formats: tuple[str, ...] = ()
-    """Of what comes back, what only some formats have: what a format is given does not come back."""
-
-
-def _tensors(shapes: str, **options: Any) -> tuple[Argument, ...]:
-    """Parse `name[axis axis]` items into tensor arguments."""
-    parts = [item.split("[") for item in shapes.replace("]", "").split("; ")]
-    return tuple(Argument(name, tuple(axes.split()), **options) for name, axes in parts)
-
-
-_QUERY = _tensors("q[num_tokens num_q_heads head_dim]", positional=True)
-_PACKED = _tensors(
-    "k[kv_tokens num_kv_heads head_dim]; v[kv_tokens num_kv_heads v_head_dim]", positional=True
-)
-_NEW = _tensors("k[num_tokens num_kv_heads head_dim]; v[num_tokens num_kv_heads v_head_dim]", positional=True)
+_QUERY = tensors("q[num_tokens num_q_heads head_dim]", positional=True)
+_PACKED = tensors("k[kv_tokens num_kv_heads head_dim]; v[kv_tokens num_kv_heads v_head_dim]", positional=True)
+_NEW = tensors("k[num_tokens num_kv_heads head_dim]; v[num_tokens num_kv_heads v_head_dim]", positional=True)
 _CACHE = "num_blocks block_size num_kv_heads"
 _CACHE_SHAPES = f"k_cache[{_CACHE} head_dim]; v_cache[{_CACHE} v_head_dim]"
-_READ_CACHE = _tensors(_CACHE_SHAPES, positional=True)
-_WRITE_CACHE = _tensors(_CACHE_SHAPES, positional=True, in_place=True)
-_SLOTS = _tensors("slot_mapping[num_tokens]")
-_TABLES = _tensors("block_tables[num_requests max_blocks]")
-_LENGTHS = _tensors("query_start_loc[num_requests+1]; seq_lens[num_requests]")
+_READ_CACHE = tensors(_CACHE_SHAPES, positional=True)
+_WRITE_CACHE = tensors(_CACHE_SHAPES, positional=True, in_place=True)
+_SLOTS = tensors("slot_mapping[num_tokens]")
+_TABLES = tensors("block_tables[num_requests max_blocks]")
+_LENGTHS = tensors("query_start_loc[num_requests+1]; seq_lens[num_requests]")
 _VARIANT = (
     Argument("scale"),
     Argument("causal", feature="non_causal"),
@@ -80,7 +47,7 @@ _VARIANT = (
 _RETURN_LSE = (Argument("return_lse", feature="lse"),)
 _FORMAT = (Argument("format"),)
 _CODES = "num_tokens num_kv_heads code_bytes"
-_CODE_CACHE = _tensors(f"k_cache[{_CACHE} code_bytes]; v_cache[{_CACHE} code_bytes]", positional=True)
+_CODE_CACHE = tensors(f"k_cache[{_CACHE} code_bytes]; v_cache[{_CACHE} code_bytes]", positional=True)
 
 VERBS: dict[str, Verb] = {
     verb.name: verb
@@ -106,9 +73,9 @@ VERBS: dict[str, Verb] = {
         Verb(
             "replay",
             (
-                *_tensors("q[num_runs num_tokens num_q_heads head_dim]", positional=True),
+                *tensors("q[num_runs num_tokens num_q_heads head_dim]", positional=True),
                 *_READ_CACHE,
-                *_tensors(
+                *tensors(
                     "block_tables[num_runs num_requests max_blocks]; "
                     "query_start_loc[num_runs num_requests+1]; seq_lens[num_runs num_requests]"
                 ),
@@ -120,7 +87,7 @@ VERBS: dict[str, Verb] = {
         Verb("write_kv", (*_NEW, *_WRITE_CACHE, *_SLOTS), (), "write keys and values into their slots"),
         Verb(
             "merge_attention_states",
-            _tensors(
+            tensors(
                 "out_a[num_tokens num_q_heads head_dim]; lse_a[num_tokens num_q_heads]; "
                 "out_b[num_tokens num_q_heads head_dim]; lse_b[num_tokens num_q_heads]",
                 positional=True,
@@ -132,7 +99,7 @@ VERBS: dict[str, Verb] = {
             "mla_attention",
             (
                 *_QUERY,
-                *_tensors("kv_cache[num_blocks block_size head_dim]", positional=True),
+                *tensors("kv_cache[num_blocks block_size head_dim]", positional=True),
                 *_TABLES,
                 *_LENGTHS,
                 Argument("latent_dim"),
@@ -144,7 +111,7 @@ VERBS: dict[str, Verb] = {
         ),
         Verb(
             "sparse_attention",
-            (*_QUERY, *_READ_CACHE, *_tensors("slots[num_tokens top_k]"), Argument("scale"), *_RETURN_LSE),
+            (*_QUERY, *_READ_CACHE, *tensors("slots[num_tokens top_k]"), Argument("scale"), *_RETURN_LSE),
             ("out", "lse"),
             "attend over a chosen set of slots for each query token",
         ),
@@ -152,7 +119,7 @@ VERBS: dict[str, Verb] = {
             "select_topk",
             (
                 *_QUERY,
-                *_tensors("k[kv_tokens head_dim]; weights[num_tokens num_q_heads]", positional=True),
+                *tensors("k[kv_tokens head_dim]; weights[num_tokens num_q_heads]", positional=True),
                 *_LENGTHS,
                 Argument("top_k"),
             ),
@@ -162,8 +129,8 @@ VERBS: dict[str, Verb] = {
         Verb(
             "apply_rope",
             (
-                *_tensors("x[num_tokens num_heads head_dim]", positional=True),
-                *_tensors("positions[num_tokens]"),
+                *tensors("x[num_tokens num_heads head_dim]", positional=True),
+                *tensors("positions[num_tokens]"),
                 Argument("base"),
                 Argument("rotary_dim"),
                 Argument("style"),
@@ -178,7 +145,7 @@ VERBS: dict[str, Verb] = {
         Verb(
             "convert_layout",
             (
-                *_tensors("cache[...]", positional=True),
+                *tensors("cache[...]", positional=True),
                 Argument("source"),
                 Argument("target"),
                 Argument("x", feature="x_split"),
@@ -189,9 +156,9 @@ VERBS: dict[str, Verb] = {
         Verb(
             "quantize_kv",
             (
-                *_tensors("x[num_tokens num_kv_heads head_dim]", positional=True),
+                *tensors("x[num_tokens num_kv_heads head_dim]", positional=True),
                 *_FORMAT,
-                *_tensors("scales[...]; global_scale[...]", some_formats=True),
+                *tensors("scales[...]; global_scale[...]", some_formats=True),
             ),
             ("codes", "scales", "zeros", "global_scale"),
             "turn keys or values into the codes of a format, and the scales it computes itself",
@@ -200,10 +167,10 @@ VERBS: dict[str, Verb] = {
         Verb(
             "dequantize_kv",
             (
-                *_tensors(f"codes[{_CODES}]", positional=True),
+                *tensors(f"codes[{_CODES}]", positional=True),
                 *_FORMAT,
                 Argument("dtype"),
-                *_tensors("scales[...]; zeros[...]; global_scale[...]", some_formats=True),
+                *tensors("scales[...]; zeros[...]; global_scale[...]", some_formats=True),
             ),
             ("out",),
             "turn codes back into numbers of a dtype",
@@ -216,7 +183,7 @@ VERBS: dict[str, Verb] = {
                 *_FORMAT,
                 *_TABLES,
                 *_LENGTHS,
-                *_tensors(
+                *tensors(
                     "k_scales[...]; v_scales[...]; k_global_scale[...]; v_global_scale[...]",
                     some_formats=True,
                 ),
@@ -226,6 +193,7 @@ VERBS: dict[str, Verb] = {
             ("out", "lse"),
             "attend over a cache of codes, found through block tables",
         ),
+        *OF_SCANS,
     )
 }
 
