@@ -61,6 +61,8 @@ FEATURES: dict[str, str] = {
     "salt": "prefixes under different salts are apart",
     "media": "prefixes with different media are apart, and with one medium at different places",
     "embeddings": "prefixes with different prompt embeddings are apart",
+    "drafts": "snapshot_cache: the last tokens of a step may be rejected, and the next starts before them",
+    "junctions": "snapshot_cache: where a prompt leaves a prefix that is cached, a state is saved",
     "weak_hash": "opened with hash_bits, keys collide, and contents are compared before they are shared",
     "events": "prefix_cache: take_events tells what was stored and removed",
 }

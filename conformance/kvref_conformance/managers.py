@@ -87,6 +87,9 @@ _NAMESPACE = (
     "embeddings_lengths:ints:embeddings"
 )
 _COPIES = "copy_sources:ints copy_targets:ints copy_counts:ints copy_groups:ints"
+#: Where the tokens of a step lie; which state slot it starts from (-1: from zeros), in which it leaves its
+#: final state, and after how many tokens of the request the running state is copied into which others.
+_STEP = "slots:ints source:int state:int save_positions:ints save_states:ints"
 _FREE = _operation(
     "num_free", "", "num_free_blocks:int", "how many blocks could be handed out, evicting what nobody holds"
 )
@@ -157,6 +160,43 @@ MANAGERS: dict[str, Manager] = {
             _operation(
                 "take_events", "", "events:text", "what was stored and removed, as JSON text", "events"
             ),
+        ),
+        _manager(
+            "snapshot_cache",
+            "num_blocks:int block_size:int num_states:int snapshot_interval:int window:int:window",
+            "which tokens are computed already in a model that also keeps recurrent states",
+            _operation(
+                "admit",
+                f"request:int tokens:ints max_new_tokens:int {_NAMESPACE}",
+                f"num_cached_tokens:int {_STEP}",
+                "begin a request, as of a prefix cache, and schedule its first step; say what is cached, and "
+                "where states are read, kept and saved",
+            ),
+            _operation(
+                "extend",
+                "request:int tokens:ints max_new_tokens:int num_drafts:int:drafts",
+                _STEP,
+                "add decoded tokens, the last `num_drafts` of which may be rejected; schedule the next step",
+            ),
+            _operation(
+                "commit",
+                "request:int num_accepted:int:drafts",
+                "",
+                "the step is computed now; of its drafts the first `num_accepted` stay",
+            ),
+            _operation(
+                "slots", "request:int", "slots:ints", "the slots of all scheduled tokens, as they are now"
+            ),
+            _operation("finish", "request:int", "", "end a request; what it computed may be hit"),
+            _operation("abort", "request:int", "", "end a request, dropping the step in flight"),
+            _FREE,
+            _operation(
+                "num_free_states",
+                "",
+                "num_free_states:int",
+                "how many state slots could be handed out, evicting snapshots that nobody restores",
+            ),
+            _operation("reset", "", "", "forget everything; refused while a request is there"),
         ),
         _manager(
             "block_keys",

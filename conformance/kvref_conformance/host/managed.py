@@ -23,7 +23,13 @@ from kvref_conformance.managers import (
 )
 
 #: What a manager is opened with to see which operations it has.
-SMALLEST: Mapping[str, Value] = {"num_blocks": 4, "block_size": 1, "block_sizes": [1]}
+SMALLEST: Mapping[str, Value] = {
+    "num_blocks": 4,
+    "block_size": 1,
+    "block_sizes": [1],
+    "num_states": 4,
+    "snapshot_interval": 1,
+}
 
 
 class MisfitError(TypeError):

@@ -66,6 +66,19 @@ CONVERSATIONS: dict[str, tuple[tuple[str, Arguments], ...]] = {
         ("num_free", _only()),
         ("take_events", _only()),
     ),
+    "snapshot_cache": (
+        ("reset", _only()),
+        ("admit", _only(request=0, **_TOKENS)),
+        ("commit", _FIRST),
+        ("extend", _only(request=0, tokens=[8], max_new_tokens=3)),
+        ("slots", _FIRST),
+        ("commit", _FIRST),
+        ("finish", _FIRST),
+        ("admit", _only(request=1, **_TOKENS)),
+        ("abort", _only(request=1)),
+        ("num_free", _only()),
+        ("num_free_states", _only()),
+    ),
     "block_keys": (("keys", _only(tokens=[5, 6, 7])),),
     "block_index": (
         ("store", _only(worker=0, parent="", keys=_KEYS)),
@@ -86,6 +99,9 @@ def try_manager(
         "block_size": block_size,
         "block_sizes": [block_size],
         "windows": [2],
+        "num_states": NUM_BLOCKS,
+        "snapshot_interval": block_size,
+        "window": 2,
     }
     asked = [p.name for p in MANAGERS[manager].opens if p.feature in (None, *claims.features)]
     opens = {name: every[name] for name in asked if name in every}

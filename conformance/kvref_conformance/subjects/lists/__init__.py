@@ -11,10 +11,13 @@ from kvref_conformance.subjects.lists.index import IndexLists
 from kvref_conformance.subjects.lists.keys import KeyLists
 from kvref_conformance.subjects.lists.prefix import PrefixLists
 from kvref_conformance.subjects.lists.radix import RadixLists
+from kvref_conformance.subjects.lists.snapshots import SnapshotLists
 from kvref_conformance.subjects.lists.tables import ListTables
 
 #: What prefixes may differ in beside tokens, and what else the naive caches can be asked.
 OF_PREFIXES = ("adapter", "adapter_version", "salt", "media", "embeddings", "weak_hash", "events")
+#: What else a snapshot cache can be asked.
+OF_SNAPSHOTS = ("drafts", "junctions", "window")
 
 
 class Lists:
@@ -23,12 +26,13 @@ class Lists:
     claims = Claims(
         name="lists",
         block_sizes=(4, 1, 3, 16),
-        features=("pin", "steps", "groups", "pruning", *OF_PREFIXES),
+        features=("pin", "steps", "groups", "pruning", *OF_PREFIXES, *OF_SNAPSHOTS),
         choices={"free-order": "fifo"},
     )
     block_allocator = ListAllocator
     block_tables = ListTables
     prefix_cache = PrefixLists
+    snapshot_cache = SnapshotLists
     block_keys = KeyLists
     block_index = IndexLists
 
