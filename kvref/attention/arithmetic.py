@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvref.arrays import Array, as_array, check_count, check_flag, check_scalar, dtype_name, dtype_of, is_real
-from kvref.errors import ArgumentError, DTypeError
+from kvref.errors import ArgumentError, DTypeError, shown
 
 #: The name that stands for "the dtype of q".
 INPUT = "input"
@@ -44,7 +44,7 @@ class Format:
         Raises: DTypeError if the name is not a real dtype.
         """
         if not isinstance(dtype, str) or not dtype.startswith(("float", "bfloat")):
-            raise DTypeError(f"dtype = {dtype!r}, expected the name of a real dtype")
+            raise DTypeError(f"dtype = {shown(dtype)}, expected the name of a real dtype")
         return _costs(dtype, rounding == "truncate")
 
     def rounded(self, size: Array) -> Array:
@@ -116,7 +116,7 @@ class Arithmetic:
         for name in ("normalized", "rounded_sum"):
             check_flag(name, getattr(self, name))
         if self.rounding not in ("nearest", "truncate"):
-            raise ArgumentError(f"rounding = {self.rounding!r}, expected 'nearest' or 'truncate'")
+            raise ArgumentError(f"rounding = {shown(self.rounding)}, expected 'nearest' or 'truncate'")
 
     def resolve(self, dtype: str) -> "Arithmetic":
         """Return the same facts with "input" replaced by the dtype of q."""
@@ -155,10 +155,14 @@ class Arithmetic:
         known = [field.name for field in fields(Arithmetic)]
         unknown = sorted(set(record) - set(known), key=str)
         if unknown:
-            raise ArgumentError(f"arithmetic has {unknown[0]!r}, expected names among {', '.join(known)}")
+            raise ArgumentError(
+                f"arithmetic has {shown(unknown[0])}, expected names among {', '.join(known)}"
+            )
         for name in set(_FORMATS) & set(record):
             if not isinstance(record[name], str) and not (name in ("query", "key") and record[name] is None):
-                raise ArgumentError(f"arithmetic {name} = {record[name]!r}, expected the name of a dtype")
+                raise ArgumentError(
+                    f"arithmetic {name} = {shown(record[name])}, expected the name of a dtype"
+                )
         return Arithmetic(**record)
 
 
@@ -168,7 +172,7 @@ def resolved(arithmetic: Arithmetic, name: str, x: ArrayLike) -> Arithmetic:
     Raises: ArgumentError if `arithmetic` is not an Arithmetic; DTypeError if `x` holds no real numbers.
     """
     if not isinstance(arithmetic, Arithmetic):
-        raise ArgumentError(f"arithmetic = {arithmetic!r}, expected an Arithmetic")
+        raise ArgumentError(f"arithmetic = {shown(arithmetic)}, expected an Arithmetic")
     array = as_array(name, x)
     if not is_real(array):
         raise DTypeError(f"{name} has dtype {array.dtype}, expected real numbers (float64 … float8_e5m2)")

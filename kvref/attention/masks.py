@@ -28,7 +28,7 @@ from kvref.arrays import (
     check_shape,
     widen,
 )
-from kvref.errors import ArgumentError, DTypeError, ShapeError
+from kvref.errors import ArgumentError, DTypeError, ShapeError, shown
 
 
 class VariantArgs(TypedDict, total=False):
@@ -86,7 +86,7 @@ class Variant:
         known = [field.name for field in fields(Variant)]
         unknown = sorted(set(variant) - set(known))
         if unknown:
-            raise ArgumentError(f"unknown argument {unknown[0]!r}, expected one of {', '.join(known)}")
+            raise ArgumentError(f"unknown argument {shown(unknown[0])}, expected one of {', '.join(known)}")
         if "scale" not in variant:
             raise ArgumentError(
                 "scale is missing, expected the number that multiplies q·k (KV-ATTN-002 scale-once)"

@@ -146,8 +146,8 @@ def code_caches(
     check_path(path)
     if kind.group == "tokens" or kind.zeros or path.scale_axis == "tokens":
         raise FormatError(
-            f"format = {kind.name!r} with path.scale_axis = {path.scale_axis!r}, expected one whose scales "
-            "each belong to one token, and that has no zeros"
+            f"format = {kind.name} with path.scale_axis = {path.scale_axis}, expected one whose scales each "
+            "belong to one token, and that has no zeros"
         )
     own = replace(path, scale_layout="linear")
     keys = _cache("k", k_cache, k_scales, k_global_scale, kind, own)

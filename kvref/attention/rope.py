@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvref.arrays import Array, as_indices, check_count, check_scalar, check_shape, widen
-from kvref.errors import ArgumentError, LengthError
+from kvref.errors import ArgumentError, LengthError, shown
 
 #: How channels pair up: (i, i + rotary_dim / 2), or (2i, 2i + 1).
 STYLES = ("half", "interleaved")
@@ -56,10 +56,12 @@ class Yarn:
         if self.mscale is not None:
             check_scalar("mscale", self.mscale, positive=True)
         if check_scalar("factor", self.factor) < 1:
-            raise ArgumentError(f"factor = {self.factor!r}, expected a number >= 1 (KV-ATTN-084 rope-yarn)")
+            raise ArgumentError(
+                f"factor = {shown(self.factor)}, expected a number >= 1 (KV-ATTN-084 rope-yarn)"
+            )
         if self.beta_fast < self.beta_slow:
             raise ArgumentError(
-                f"beta_fast = {self.beta_fast!r}, expected at least beta_slow = {self.beta_slow!r} "
+                f"beta_fast = {shown(self.beta_fast)}, expected at least beta_slow = {shown(self.beta_slow)} "
                 "(KV-ATTN-084 rope-yarn)"
             )
 
@@ -93,7 +95,7 @@ def inverse_frequencies(base: float, rotary_dim: int, yarn: Yarn | None = None) 
     array([1.  , 0.01])
     """
     if check_scalar("base", base) <= 1:
-        raise ArgumentError(f"base = {base!r}, expected a number > 1 (KV-ATTN-080 rope-pairs)")
+        raise ArgumentError(f"base = {shown(base)}, expected a number > 1 (KV-ATTN-080 rope-pairs)")
     if check_count("rotary_dim", rotary_dim, minimum=0) % 2:
         raise ArgumentError(f"rotary_dim = {rotary_dim}, expected an even number (KV-ATTN-080 rope-pairs)")
     theta: Array = np.float64(base) ** (-np.arange(0, rotary_dim, 2) / max(rotary_dim, 1))
@@ -117,7 +119,7 @@ def channel_pairs(
     for name, value, known in (("style", style, STYLES), ("rotated_part", rotated_part, ROTATED_PARTS)):
         if value not in known:
             raise ArgumentError(
-                f"{name} = {value!r}, expected one of {', '.join(known)} (KV-ATTN-080 rope-pairs)"
+                f"{name} = {shown(value)}, expected one of {', '.join(known)} (KV-ATTN-080 rope-pairs)"
             )
     if check_count("rotary_dim", rotary_dim, minimum=0) % 2 or rotary_dim > head_dim:
         raise ArgumentError(

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvref.arrays import Array, as_array, is_integer, is_real, to_odd_float32
-from kvref.errors import ArgumentError, DTypeError, FormatError
+from kvref.errors import ArgumentError, DTypeError, FormatError, shown
 from kvref.formats.elements import CHUNK, FloatElement, IntElement, element_of, largest, values
 from kvref.formats.integers import int_code, int_codes, refuse_nan
 from kvref.formats.paths import CANONICAL, Path, check_path
@@ -155,7 +155,9 @@ def _is_float(x: Any) -> bool:
 
 def _check_cast(kind: FloatElement) -> None:
     if kind.special == "exponent":
-        raise FormatError(f"element = {kind.name!r}, expected one with a sign; see kvref.formats.exponents")
+        raise FormatError(
+            f"element = {shown(kind.name)}, expected one with a sign; see kvref.formats.exponents"
+        )
 
 
 @lru_cache

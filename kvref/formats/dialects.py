@@ -11,7 +11,7 @@ For porters: the refusals are the point. A byte that is NaN in one dialect is ±
 import numpy as np
 
 from kvref.arrays import Array, check_array
-from kvref.errors import FormatError
+from kvref.errors import FormatError, shown
 from kvref.formats.elements import check_codes, values
 
 #: Element -> its FNUZ twin, whose finite values are half as large.
@@ -56,7 +56,7 @@ def from_fnuz(codes: Array, scales: Array, *, element: str) -> tuple[Array, Arra
 
 def _check_element(element: str) -> None:
     if not isinstance(element, str) or element not in FNUZ:
-        raise FormatError(f"element = {element!r}, expected one of {', '.join(FNUZ)}")
+        raise FormatError(f"element = {shown(element)}, expected one of {', '.join(FNUZ)}")
 
 
 def _first(codes: Array, where: Array) -> str:

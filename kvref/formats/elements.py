@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from kvref.arrays import Array, check_array, is_index
-from kvref.errors import FormatError
+from kvref.errors import FormatError, shown
 
 #: Codes decoded at once: the table and both ends of a chunk stay in the caches of one core.
 CHUNK = 2**15
@@ -92,7 +92,7 @@ def element_of(name: str) -> Element:
     Raises: FormatError if there is none.
     """
     if not isinstance(name, str) or name not in ELEMENTS:
-        raise FormatError(f"element = {name!r}, expected one of {', '.join(ELEMENTS)}")
+        raise FormatError(f"element = {shown(name)}, expected one of {', '.join(ELEMENTS)}")
     return ELEMENTS[name]
 
 
@@ -103,7 +103,9 @@ def value_of(code: int, element: str) -> float:
     """
     kind = element_of(element)
     if not is_index(code, 2**kind.bits):
-        raise FormatError(f"code = {code!r}, expected an integer from 0 to {2**kind.bits - 1} for {element}")
+        raise FormatError(
+            f"code = {shown(code)}, expected an integer from 0 to {2**kind.bits - 1} for {element}"
+        )
     code = int(code)  # NumPy's own may be too narrow for what follows
     if isinstance(kind, IntElement):
         return float(code - 2**kind.bits if kind.signed and code >= 2 ** (kind.bits - 1) else code)

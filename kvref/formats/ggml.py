@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvref.arrays import Array, check_array
-from kvref.errors import FormatError
+from kvref.errors import FormatError, shown
 from kvref.formats import elements
 from kvref.formats.casts import encode
 from kvref.formats.format import Format, Quantized
@@ -139,7 +139,7 @@ def block_of(kind: str) -> Block:
     Raises: FormatError if there is none.
     """
     if not isinstance(kind, str) or kind not in BLOCKS:
-        raise FormatError(f"kind = {kind!r}, expected one of {', '.join(BLOCKS)}")
+        raise FormatError(f"kind = {shown(kind)}, expected one of {', '.join(BLOCKS)}")
     return BLOCKS[kind]
 
 

@@ -15,7 +15,7 @@ cuBLAS' block scaling factors (`tiled_128x4`), TensorRT-LLM's and vLLM's NVFP4 c
 import numpy as np
 
 from kvref.arrays import Array, check_array, check_count, is_index, is_integer
-from kvref.errors import FormatError
+from kvref.errors import FormatError, shown
 from kvref.formats.elements import check_codes
 
 NIBBLE_ORDERS = ("low_first", "high_first", "split")
@@ -128,7 +128,7 @@ def scale_address(row: int, column: int, layout: str, *, rows: int, columns: int
     arranged_shape(rows, columns, layout)
     if not (is_index(row, rows) and is_index(column, columns)):
         raise FormatError(
-            f"scale [{row!r}, {column!r}], expected one inside [{rows}, {columns}] (KV-FMT-071)"
+            f"scale [{shown(row)}, {shown(column)}], expected one inside [{rows}, {columns}] (KV-FMT-071)"
         )
     row, column, columns = int(row), int(column), int(columns)
     if layout == "interleaved":
@@ -145,7 +145,9 @@ def arranged_shape(rows: int, columns: int, layout: str) -> tuple[int, int]:
     Raises: FormatError; ArgumentError if an extent is no integer from 0 on.
     """
     if layout not in SCALE_LAYOUTS:
-        raise FormatError(f"layout = {layout!r}, expected one of {', '.join(SCALE_LAYOUTS)} (KV-FMT-071)")
+        raise FormatError(
+            f"layout = {shown(layout)}, expected one of {', '.join(SCALE_LAYOUTS)} (KV-FMT-071)"
+        )
     rows, columns = check_count("rows", rows, minimum=0), check_count("columns", columns, minimum=0)
     if layout == "interleaved" and (rows % 4 or columns % 4):
         raise FormatError(
@@ -204,9 +206,9 @@ def restore_scales(arranged: Array, layout: str, *, rows: int, columns: int) -> 
 
 def _check_order(order: str, size: int) -> None:
     if order not in NIBBLE_ORDERS:
-        raise FormatError(f"order = {order!r}, expected one of {', '.join(NIBBLE_ORDERS)} (KV-FMT-070)")
+        raise FormatError(f"order = {shown(order)}, expected one of {', '.join(NIBBLE_ORDERS)} (KV-FMT-070)")
     if order == "split" and not (is_integer(size) and size > 0 and size % 2 == 0):
-        raise FormatError(f"size = {size!r}, expected an even number of elements a group (KV-FMT-070)")
+        raise FormatError(f"size = {shown(size)}, expected an even number of elements a group (KV-FMT-070)")
 
 
 def _check_axis(name: str, x: Array) -> None:
@@ -222,13 +224,15 @@ def _check_multiple(name: str, found: int, of: int) -> None:
 def _axis_of(name: str, x: Array, axis: int) -> int:
     """Return an axis counted from the front."""
     if not is_integer(axis) or not -x.ndim <= axis < x.ndim:
-        raise FormatError(f"axis = {axis!r}, but {name} has shape {list(x.shape)}, expected one of its axes")
+        raise FormatError(
+            f"axis = {shown(axis)}, but {name} has shape {list(x.shape)}, expected one of its axes"
+        )
     return int(axis) % x.ndim
 
 
 def _per_word(bits: int) -> int:
     if check_count("bits", bits) not in (2, 4, 8):
-        raise FormatError(f"bits = {bits!r}, expected 2, 4 or 8")
+        raise FormatError(f"bits = {shown(bits)}, expected 2, 4 or 8")
     return 32 // bits
 
 

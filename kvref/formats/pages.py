@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from kvref.arrays import Array, check_array, check_count, is_index
-from kvref.errors import FormatError
+from kvref.errors import FormatError, shown
 from kvref.formats.packing import arrange_scales, restore_scales, scale_address
 from kvref.formats.records import Field
 
@@ -94,7 +94,9 @@ class PageShape:
             check_count(name, getattr(self, name))
         for name, answers in (("order", ORDERS), ("v_scale_layout", V_SCALE_LAYOUTS)):
             if getattr(self, name) not in answers:
-                raise FormatError(f"{name} = {getattr(self, name)!r}, expected one of {', '.join(answers)}")
+                raise FormatError(
+                    f"{name} = {shown(getattr(self, name))}, expected one of {', '.join(answers)}"
+                )
 
 
 def page_of(name: str) -> Page:
@@ -103,7 +105,7 @@ def page_of(name: str) -> Page:
     Raises: FormatError if there is none.
     """
     if not isinstance(name, str) or name not in PAGES:
-        raise FormatError(f"page = {name!r}, expected one of {', '.join(PAGES)}")
+        raise FormatError(f"page = {shown(name)}, expected one of {', '.join(PAGES)}")
     return PAGES[name]
 
 
@@ -123,14 +125,15 @@ def page_address(page: Page, shape: PageShape, part: str, *, slot: int, head: in
     fields = [found.field(shape.head_dim) for found in page.parts]
     names = [field.name for field in fields]
     if part not in names:
-        raise FormatError(f"part = {part!r}, expected one of {', '.join(names)}")
+        raise FormatError(f"part = {shown(part)}, expected one of {', '.join(names)}")
     at = names.index(part)
     field, before = fields[at], sum(other.bytes for other in fields[:at])
     extents = (shape.block_size, shape.num_kv_heads, field.items)
     if not all(map(is_index, (slot, head, item), extents)):
         raise FormatError(
-            f"slot = {slot!r}, head = {head!r}, item = {item!r}, expected integers below {shape.block_size}, "
-            f"{shape.num_kv_heads} and {field.items} in {part} of {page.name} (KV-FMT-072 record-bytes)"
+            f"slot = {shown(slot)}, head = {shown(head)}, item = {shown(item)}, expected integers below "
+            f"{shape.block_size}, {shape.num_kv_heads} and {field.items} in {part} of "
+            f"{page.name} (KV-FMT-072 record-bytes)"
         )
     slot, head, item = int(slot), int(head), int(item)
     if part == "v_scales" and shape.v_scale_layout == "interleaved":

@@ -12,7 +12,7 @@ Source: the code of the engines and libraries named in `spec/formats.md`, each a
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from kvref.errors import FormatError
+from kvref.errors import FormatError, shown
 
 #: Decision -> its answers, the canonical one first.
 PATHS: dict[str, tuple[str, ...]] = {
@@ -106,7 +106,7 @@ class Path:
             answer = getattr(self, field.name)
             if not isinstance(answer, str) or answer not in PATHS[field.name]:
                 raise FormatError(
-                    f"path.{field.name} = {answer!r}, expected one of {', '.join(PATHS[field.name])}"
+                    f"path.{field.name} = {shown(answer)}, expected one of {', '.join(PATHS[field.name])}"
                 )
 
     @staticmethod
@@ -124,7 +124,7 @@ class Path:
             if decision not in PATHS:
                 raise FormatError(f"path holds {name!r:.80}, expected names among {', '.join(PATHS)}")
             if decision in spelled:
-                raise FormatError(f"path holds {decision!r} in two spellings, expected it once")
+                raise FormatError(f"path holds {shown(decision)} in two spellings, expected it once")
             spelled[decision] = answer
         return Path(**spelled)
 

@@ -24,7 +24,7 @@ import ml_dtypes
 import numpy as np
 
 from kvref.arrays import check_count, is_index
-from kvref.errors import FormatError
+from kvref.errors import FormatError, shown
 from kvref.formats.elements import element_of
 
 #: What fields hold besides codes: numbers stored as they are, and bytes a writer sets to zero or never sets.
@@ -186,7 +186,7 @@ def record_of(name: str) -> Record:
     found = RECORDS.get(name) or GGML_BLOCKS.get(name) if isinstance(name, str) else None
     if found is None:
         raise FormatError(
-            f"record = {name!r}, expected one of {', '.join([*RECORDS, *GGML_BLOCKS])} (KV-FMT-072)"
+            f"record = {shown(name)}, expected one of {', '.join([*RECORDS, *GGML_BLOCKS])} (KV-FMT-072)"
         )
     return found
 
@@ -236,7 +236,7 @@ def field_address(record: Record, block_size: int, field: str, *, slot: int, ite
                 width = sum(f.bytes for f in region)
                 return start + slot * width + within + place * found.dtype.itemsize
             within += found.bytes
-    raise FormatError(f"field = {field!r}, expected one of {', '.join(f.name for f in record.fields)}")
+    raise FormatError(f"field = {shown(field)}, expected one of {', '.join(f.name for f in record.fields)}")
 
 
 def check_record(record: Record) -> None:
@@ -251,6 +251,6 @@ def check_record(record: Record) -> None:
 def _check_place(record: Record, block_size: int, field: Field, slot: int, item: int) -> None:
     if not (is_index(slot, block_size) and is_index(item, field.items)):
         raise FormatError(
-            f"slot = {slot!r}, item = {item!r}, expected integers below {block_size} and {field.items} in "
-            f"{field.name} of {record.name} (KV-FMT-072 record-bytes)"
+            f"slot = {shown(slot)}, item = {shown(item)}, expected integers below {block_size} and "
+            f"{field.items} in {field.name} of {record.name} (KV-FMT-072 record-bytes)"
         )

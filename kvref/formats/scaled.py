@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvref.arrays import Array, as_array, check_array, check_shape, dtype_of, is_real, narrow
-from kvref.errors import DTypeError, FormatError, ShapeError
+from kvref.errors import DTypeError, FormatError, ShapeError, shown
 from kvref.formats import affine, amax, ggml, mx, nvfp4
 from kvref.formats.elements import check_codes
 from kvref.formats.format import Format, Quantized, format_of
@@ -98,7 +98,7 @@ def decoded(q: Quantized, format: str | Format, *, dtype: str = "float32", path:
     Raises: as `dequantize`; DTypeError if `dtype` is not float32, bfloat16, float16 or float64.
     """
     if not isinstance(dtype, str) or dtype not in _OUTPUTS:
-        raise DTypeError(f"dtype = {dtype!r}, expected one of {', '.join(_OUTPUTS)}")
+        raise DTypeError(f"dtype = {shown(dtype)}, expected one of {', '.join(_OUTPUTS)}")
     kind, wanted = format_of(format), dtype_of(dtype)
     plain = _plain(q, kind, path)
     works = wanted if path.decode_dtype == "output" else np.dtype(np.float32)

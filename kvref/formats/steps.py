@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvref.arrays import Array, dtype_of, narrow, widen
-from kvref.errors import DTypeError, FormatError
+from kvref.errors import DTypeError, FormatError, shown
 from kvref.formats.paths import CANONICAL, Path
 
 
@@ -40,7 +40,7 @@ def step(x: Array, dtype: str) -> Array:
     Raises: DTypeError if `dtype` is not float32, bfloat16 or float16.
     """
     if dtype not in ("float32", "bfloat16", "float16"):
-        raise DTypeError(f"dtype = {dtype!r}, expected float32, bfloat16 or float16")
+        raise DTypeError(f"dtype = {shown(dtype)}, expected float32, bfloat16 or float16")
     if dtype == "float32":
         return np.asarray(x, np.float32)
     return narrow(x, dtype_of(dtype)).astype(np.float32)

@@ -15,7 +15,7 @@ from collections.abc import Container
 from typing import Any, NamedTuple
 
 from kvref.arrays import check_count
-from kvref.errors import ArgumentError, OutOfBlocksError, UnknownRequestError
+from kvref.errors import ArgumentError, OutOfBlocksError, UnknownRequestError, shown
 from kvref.memory.tables import Copy
 
 
@@ -79,5 +79,5 @@ def check_fits(num_tokens: int, block_size: int, capacity: int) -> None:
 def unknown_request(request: Any) -> UnknownRequestError:
     """Return the error about a request that is not there."""
     return UnknownRequestError(
-        f"request = {request!r}, expected one that was admitted (KV-PREFIX-027 prefix-request-known)"
+        f"request = {shown(request)}, expected one that was admitted (KV-PREFIX-027 prefix-request-known)"
     )

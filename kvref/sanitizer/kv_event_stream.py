@@ -14,7 +14,7 @@ Source: vLLM, ZmqEventPublisher: at least once, in order, numbered from 0.
 from pathlib import Path
 from typing import BinaryIO
 
-from kvref.errors import ArgumentError, HistoryError
+from kvref.errors import ArgumentError, HistoryError, shown
 from kvref.sanitizer.kv_event_files import Reading
 from kvref.sanitizer.kv_event_findings import Hole, KVEventReport
 from kvref.sanitizer.kv_event_kinds import Lookup, Source
@@ -45,7 +45,7 @@ class KVEvents:
         limits: Limits | None = None,
     ) -> None:
         if copies not in COPIES:
-            raise ArgumentError(f"copies = {copies!r}, expected one of {', '.join(COPIES)}")
+            raise ArgumentError(f"copies = {shown(copies)}, expected one of {', '.join(COPIES)}")
         self.report = KVEventReport(name, copies=copies)
         self.mirror = Mirror(each_copy=copies == "each", limits=limits)
         self._rules = Rules(self.mirror, self.report, scheme=scheme, max_findings=max_findings)

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from kvref.errors import HistoryError
+from kvref.errors import HistoryError, shown
 from kvref.memory.events import EVENTS
 from kvref.memory.fields import SCHEMA
 from kvref.memory.history import Event, check, compressed
@@ -217,7 +217,7 @@ if hasattr(os, "register_at_fork"):
 
 def _line(event: str, fields: dict[str, Any]) -> str:
     if event not in EVENTS:
-        raise HistoryError(f"event = {event!r}, expected one of {', '.join(EVENTS)}")
+        raise HistoryError(f"event = {shown(event)}, expected one of {', '.join(EVENTS)}")
     said: Event = {"event": event} | {name: value for name, value in fields.items() if value is not None}
     try:
         check(said)

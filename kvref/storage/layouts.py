@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from kvref.arrays import Array, as_array, check_array, check_count, check_shape
-from kvref.errors import ArgumentError, DTypeError, ShapeError
+from kvref.errors import ArgumentError, DTypeError, ShapeError, shown
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def layout_of(name: str, argument: str = "layout") -> Layout:
     Raises: ArgumentError if it is not one of `LAYOUTS`.
     """
     if not isinstance(name, str) or name not in LAYOUTS:
-        raise ArgumentError(f"{argument} = {name!r}, expected one of {', '.join(LAYOUTS)} (KV-ATTN-091)")
+        raise ArgumentError(f"{argument} = {shown(name)}, expected one of {', '.join(LAYOUTS)} (KV-ATTN-091)")
     return LAYOUTS[name]
 
 
@@ -94,11 +94,13 @@ def convert_layout(cache: Array, *, source: str, target: str, x: int | None = No
     check_array("cache", cache)
     if one.holds_both != other.holds_both:
         raise ArgumentError(
-            f"source = {source!r} and target = {target!r}, expected two layouts that both hold keys and "
-            "values, or neither; see join_kv and split_kv (KV-ATTN-090 layout-roundtrip)"
+            f"source = {shown(source)} and target = {shown(target)}, expected two layouts that both hold "
+            "keys and values, or neither; see join_kv and split_kv (KV-ATTN-090 layout-roundtrip)"
         )
     if x is not None and not other.splits_channels:
-        raise ArgumentError(f"x = {x!r}, but {target} keeps channels together (KV-ATTN-091 layout-address)")
+        raise ArgumentError(
+            f"x = {shown(x)}, but {target} keeps channels together (KV-ATTN-091 layout-address)"
+        )
     middle = LAYOUTS["kv_first" if one.holds_both else "nhd"]
     plain = _rearrange(cache, one, middle, 1)
     if not other.splits_channels:
@@ -186,7 +188,9 @@ def _inside(layout: str, shape: CacheShape, **indices: Any) -> list[Any]:
     for (name, index), extent in zip(indices.items(), extents, strict=True):
         values = as_array(name, index)
         if not np.issubdtype(values.dtype, np.integer) or ((values < 0) | (values >= extent)).any():
-            raise ArgumentError(f"{name} = {index!r}, expected integers from 0 to {extent - 1} (KV-ATTN-091)")
+            raise ArgumentError(
+                f"{name} = {shown(index)}, expected integers from 0 to {extent - 1} (KV-ATTN-091)"
+            )
         checked.append(index if isinstance(index, int) else values.astype(np.int64))
     try:
         np.broadcast_shapes(*(np.shape(index) for index in checked))
