@@ -57,6 +57,10 @@ class OutOfBlocksError(KVError):
     """The pool has fewer free blocks than the operation needs."""
 
 
+class OutOfStatesError(KVError):
+    """Fewer state slots can be had than the operation needs."""
+
+
 class UnknownRequestError(KVError):
     """A request is not there, or is added a second time."""
 

@@ -127,6 +127,10 @@ class PrefixIndex(Generic[Key]):
         """Return the keys that a block holds."""
         return self._copies.keys()
 
+    def every(self, key: Key) -> list[int]:
+        """List the blocks that hold a key, the oldest first."""
+        return self._copies.every(key)
+
     def is_published(self, block: int) -> bool:
         """Say whether others can find a block."""
         return self._copies.key(block) is not None

@@ -12,6 +12,9 @@ from kvref.memory.content import Content, contents, root
 from kvref.memory.keys import TOKEN, Digest, chained, messages, namespace_key
 from kvref.memory.namespace import Namespace
 
+#: What stands in a row for a block that is not held, because its tokens are not attended to any more.
+NULL = -1
+
 
 @dataclass(slots=True)
 class PrefixRequest:
@@ -55,6 +58,14 @@ class PrefixRequest:
         if self.verified:
             self.contents += contents(texts, self._content_before(done))
 
+    def cut(self, num_tokens: int) -> list[int]:
+        """Keep the first tokens alone; return the blocks that held none but others."""
+        full, blocks = num_tokens // self.block_size, -(-num_tokens // self.block_size)
+        del self.raw[num_tokens * TOKEN :], self.keys[full:], self.contents[full:]
+        dropped, self.row = self.row[blocks:], self.row[:blocks]
+        self.num_scheduled = min(self.num_scheduled, num_tokens)
+        return dropped
+
     def of_blocks(self, start: int, stop: int) -> tuple[Sequence[bytes], Sequence[Content] | None]:
         """Return keys of full blocks, and their contents if they are verified."""
         return self.keys[start:stop], self.contents[start:stop] if self.verified else None
@@ -82,7 +93,8 @@ class PrefixRequest:
         assert len(self.keys) == self.num_tokens // self.block_size, "a full block has no key"
         assert len(self.contents) == (len(self.keys) if self.verified else 0), "a full block has no content"
         assert len(self.row) == -(-self.num_scheduled // self.block_size), "tokens and blocks do not fit"
-        assert len(set(self.row)) == len(self.row), "a block is twice in a row"
+        held = [block for block in self.row if block != NULL]
+        assert len(set(held)) == len(held), "a block is twice in a row"
 
     def _before(self, block: int) -> bytes:
         return self.keys[block - 1] if block else namespace_key(self.namespace, self.digest)

@@ -1,0 +1,119 @@
+"""One request of a snapshot cache: its tokens and blocks, its running state, and the states it is saving.
+
+A step starts from the state in `source` and leaves the state after its last token in `state`. Between steps
+the two are one slot, but in two cases: a restored request copies a snapshot into a slot of its own, and so
+does one whose kept tokens end at a snapshot after some were rejected.
+
+Realises: KV-SNAP-007 zero-start-of-request, KV-SNAP-009 running-state-private, KV-SNAP-018 saves-in-step.
+For porters: the states being saved are held, and nobody's snapshots before the step is committed.
+Source: the definition; that rejected drafts need a state for every number of accepted ones follows from a
+recurrence, which cannot take a token back.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kvref.memory.prefix_request import NULL, PrefixRequest
+from kvref.memory.snapshots import Prefix
+
+#: The source of a step that starts from zeros.
+ZEROS = -1
+
+
+class SnapshotStep(NamedTuple):
+    """What one step of a request is given.
+
+    The runner copies the state in `source` into `state`, unless they are one (−1: it starts from zeros),
+    scans the tokens of the step, and leaves the state after the last of them in `state`. After
+    `save_positions[i]` tokens, counted from the request's first, it copies the running state into
+    `save_states[i]`.
+    """
+
+    slots: list[int]
+    source: int
+    state: int
+    save_positions: list[int]
+    save_states: list[int]
+
+
+class SnapshotAdmission(NamedTuple):
+    """What an admitted request was given: its hit, and its first step; `slots` are of both."""
+
+    num_cached_tokens: int
+    slots: list[int]
+    source: int
+    state: int
+    save_positions: list[int]
+    save_states: list[int]
+
+
+@dataclass(slots=True)
+class SnapshotRequest:
+    """What a cache knows of a request it has admitted."""
+
+    prefix: PrefixRequest
+    source: int = ZEROS
+    """Where its next step finds the state after all scheduled tokens."""
+    state: int = ZEROS
+    """The state slot it writes."""
+    before: int = ZEROS
+    """The source of its last step."""
+    held: list[int] = field(default_factory=list)
+    """Snapshots held until the steps that restore them are committed."""
+    saves: dict[int, int] = field(default_factory=dict)
+    """Position -> state slot, of the steps that are not committed."""
+    due: set[int] = field(default_factory=set)
+    """Positions of `saves` that become snapshots; the others are kept for a rejection alone."""
+    num_drafts: int = 0
+    """Of the scheduled tokens, the last that may be rejected."""
+    junction: int = 0
+    """Where its blocks were hit to, if its state was not."""
+
+    @property
+    def states(self) -> list[int]:
+        """The state slots it holds."""
+        return [self.state, *self.held, *self.saves.values()]
+
+    @property
+    def blocks(self) -> list[int]:
+        """The blocks it holds, the first token's first."""
+        return [block for block in self.prefix.row if block != NULL]
+
+    def slots(self, start: int, stop: int) -> list[int]:
+        """List the slots of the tokens from `start` to below `stop`, −1 where the block is held no more."""
+        return [max(NULL, slot) for slot in self.prefix.slots(start, stop)]
+
+    def prefix_of(self, position: int) -> Prefix:
+        """Return what names its first tokens, which end with a block."""
+        block = position // self.prefix.block_size - 1
+        keys, contents = self.prefix.of_blocks(block, block + 1)
+        return Prefix(keys[0], contents[0] if contents else None)
+
+    def check_invariants(self) -> None:
+        """Assert that tokens and states fit each other."""
+        prefix = self.prefix
+        prefix.check_invariants()
+        assert self.source in (self.state, *self.held), "a request goes on from a state it does not hold"
+        written = [self.state, *self.saves.values()]
+        assert len({*written, *self.held}) == len(written) + len(self.held), "a state slot is held for two"
+        assert self.due <= self.saves.keys(), "a state is to be kept and is not saved"
+        assert self.num_drafts <= prefix.num_scheduled - prefix.num_computed, "a kept token is a draft"
+        late = [position for position in self.saves if position < prefix.num_computed]
+        assert not late, "a state is still to be saved that the request has passed"
+
+
+def positions_saved(start: int, stop: int, interval: int, saves: str, extra: Iterable[int] = ()) -> list[int]:
+    """List the positions in a step from `start` to `stop` tokens whose states are kept, rising.
+
+    `interval` is the distance between them, and `extra` are more of them (junctions).
+    """
+    multiples = range(start // interval * interval + interval, stop + 1, interval)
+    ends = [stop] if stop % interval == 0 and start < stop else []
+    kept = {"interval": multiples, "chunk_end": ends, "branch": ()}[saves]
+    return sorted({*kept, *(position for position in extra if start < position <= stop)})
+
+
+def first_seen(position: int, window: int | None) -> int:
+    """Return the first position that the token at `position` attends to."""
+    return 0 if window is None else max(0, position - window + 1)
