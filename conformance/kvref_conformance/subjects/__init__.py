@@ -9,6 +9,7 @@ Importing this package imports no implementation.
 BUILT_IN = {
     "tiled": "kvref_conformance.subjects.tiled:Tiled",
     "bitwise": "kvref_conformance.subjects.bitwise:Bitwise",
+    "scanned": "kvref_conformance.subjects.scanned:Scanned",
     "lists": "kvref_conformance.subjects.lists:Lists",
     "lists_radix": "kvref_conformance.subjects.lists:RadixOfLists",
     "reference_memory": "kvref_conformance.subjects.reference_memory:ReferenceMemory",
