@@ -61,6 +61,10 @@ class OutOfStatesError(KVError):
     """Fewer state slots can be had than the operation needs."""
 
 
+class StateError(KVError):
+    """A recurrent state holds what is no number, or a state slot is not there or named twice."""
+
+
 class UnknownRequestError(KVError):
     """A request is not there, or is added a second time."""
 
@@ -75,3 +79,7 @@ class TraceError(KVError):
 
 class HistoryError(KVError):
     """A line of a history, or the file it is in, is not what the format says."""
+
+
+class ConfigError(KVError):
+    """A model's config contradicts itself, is no config, or leaves open what its cache is."""
