@@ -38,6 +38,7 @@ def one_node(
     inputs: tuple[tuple[str, str | None], ...],
     outputs: tuple[tuple[str, str], ...],
     attributes: tuple[tuple[str, Any], ...],
+    opset: int = OPSETS[0][1],
 ) -> Any:
     """Return a model with one node; `inputs` are (name, dtype) in the operator's order, None if absent."""
     names = [name if dtype is not None else "" for name, dtype in inputs]
@@ -50,7 +51,7 @@ def one_node(
         [helper.make_tensor_value_info(name, ELEMENTS[dtype], None) for name, dtype in inputs if dtype],
         [helper.make_tensor_value_info(name, ELEMENTS[dtype], None) for name, dtype in outputs],
     )
-    opsets = [helper.make_opsetid(name, version) for name, version in OPSETS]
+    opsets = [helper.make_opsetid(name, version) for name, version in (("", opset), *OPSETS[1:])]
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
 
 
