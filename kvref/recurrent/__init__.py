@@ -1,1 +1,1 @@
-"""Recurrences with a state of fixed size: pure functions of the state they begin from and the tokens they read."""
+"""Recurrences with a state of fixed size: pure functions of a state and of the tokens read after it."""

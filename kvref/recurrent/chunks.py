@@ -6,7 +6,8 @@ becomes matrix products. No function here exponentiates a positive number, and n
 
 Realises: KV-RNN-026 strong-decay-finite, KV-RNN-027 zero-log-decay-keeps.
 For porters: differences of one running sum lose the small decays behind a large one; sum each segment.
-Source: Mamba-2 (Dao and Gu 2024, section 6) for the segment sums; Yang et al. 2024 for the solve; Blelloch 1990.
+Source: Mamba-2 (Dao and Gu 2024, section 6) for the segment sums; Yang et al. 2024 for the solve; Blelloch
+1990.
 """
 
 import numpy as np
@@ -34,7 +35,7 @@ def sums_from_start(g: Array) -> Array:
 
 
 def sums_to_end(g: Array) -> Array:
-    """Return the decay from each token to the chunk's end, g_{j+1} + … + g_c. Shapes: as `sums_from_start`."""
+    """Return the decay from each token to the end, g_{j+1} + … + g_c. Shapes: as `sums_from_start`."""
     later = np.zeros_like(g)
     later[..., :-1, :] = np.cumsum(g[..., :0:-1, :], axis=-2)[..., ::-1, :]
     return later
@@ -66,8 +67,8 @@ def _solve_in_place(a: Array, x: Array) -> None:
 def running_steps(a: Array, b: Array) -> Array:
     """Return h_i = a_i · h_{i−1} + b_i for every i, with h before the first equal to 0.
 
-    Shapes: a, b [c, ...] -> [c, ...]. Two steps in a row are one step, (a₂·a₁, a₂·b₁ + b₂): steps are taken in
-    pairs, the pairs are run, and the steps between them are filled in.
+    Shapes: a, b [c, ...] -> [c, ...]. Two steps in a row are one step, (a₂·a₁, a₂·b₁ + b₂): steps are taken
+    in pairs, the pairs are run, and the steps between them are filled in.
     """
     c = a.shape[0]
     if c == 1:

@@ -9,8 +9,8 @@ than the state moves it along and keeps what is still needed of it.
 
 Realises: KV-RNN-001 conv-causal, KV-RNN-002 conv-state-inputs, KV-RNN-003 conv-short-step, KV-RNN-004
 conv-bias-then-activation, KV-RNN-005 zero-start, KV-RNN-006 packed-apart, KV-RNN-007 scan-resumes.
-For porters: put each request's state in front of its tokens; then every output is one dot product, and the new
-state is the last columns of that.
+For porters: put each request's state in front of its tokens; then every output is one dot product, and the
+new state is the last columns of that.
 Source: Mamba (Gu and Dao 2023), causal_conv1d; ONNX CausalConvWithState-27.
 """
 
@@ -73,7 +73,7 @@ def causal_conv(
 def _columns(weight: Array) -> int:
     if weight.shape[1] == 0:
         raise ShapeError("weight has conv_width 0, expected at least 1 (KV-RNN-001 conv-causal)")
-    return weight.shape[1] - 1
+    return int(weight.shape[1]) - 1
 
 
 def _state_before_tokens(x: Array, state: Array, requests: Requests) -> tuple[Array, Array, Array]:

@@ -5,8 +5,8 @@ chunk the products of keys are an ordinary matrix product, times the decays betw
 
 Realises: KV-RNN-005 zero-start, KV-RNN-010 decay-before-read, KV-RNN-011 delta-replaces, KV-RNN-013
 key-head-groups, KV-RNN-026 strong-decay-finite, KV-RNN-027 zero-log-decay-keeps, KV-RNN-029 qk-l2norm.
-For porters: with g = 0 and beta = 1 this is the plain delta rule, with beta · k = k and no correction a linear
-attention; test those first.
+For porters: with g = 0 and beta = 1 this is the plain delta rule, with beta · k = k and no correction a
+linear attention; test those first.
 Source: Yang et al. 2024 (Gated Delta Networks); Qwen3-Next.
 """
 
@@ -38,12 +38,12 @@ def gated_delta_rule(
 ) -> Scan:
     """Scan a ragged batch with the gated delta rule.
 
-    Shapes: q, k [num_tokens, num_k_heads, head_k_dim]; v [num_tokens, num_v_heads, head_v_dim]; g, the log decay
-    ≤ 0, and beta, the write strength in 0 … 1, [num_tokens, num_v_heads]; initial_state [num_requests,
-    num_v_heads, head_k_dim, head_v_dim], zeros where not given; query_start_loc [num_requests + 1]. `scale` is
-    head_k_dim^−½ if None. `qk_l2norm` divides queries and keys by their length first. `negative_eigenvalues`
-    admits beta up to 2, for models trained so. `chunk_size` None takes token after token, which is the
-    definition; a number takes so many at once.
+    Shapes: q, k [num_tokens, num_k_heads, head_k_dim]; v [num_tokens, num_v_heads, head_v_dim]; g, the log
+    decay ≤ 0, and beta, the write strength in 0 … 1, [num_tokens, num_v_heads]; initial_state [num_requests,
+    num_v_heads, head_k_dim, head_v_dim], zeros where not given; query_start_loc [num_requests + 1]. `scale`
+    is head_k_dim^−½ if None. `qk_l2norm` divides queries and keys by their length first.
+    `negative_eigenvalues` admits beta up to 2, for models trained so. `chunk_size` None takes token after
+    token, which is the definition; a number takes so many at once.
     Returns out like v, and the state after each request's last token.
     Raises: ShapeError, DTypeError, LengthError, StateError, ArgumentError.
 

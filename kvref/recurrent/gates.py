@@ -6,7 +6,8 @@ thousands of decays finite: it is a sum of logarithms, exponentiated once.
 Realises: KV-RNN-014 decay-gate, KV-RNN-016 bounded-gate, KV-RNN-018 mamba-skip-and-gate, KV-RNN-020
 dt-transform, KV-RNN-029 qk-l2norm.
 For porters: softplus as log(1 + exp(x)) overflows at 89 in float32; the form here does not.
-Source: Mamba (Gu and Dao 2023, section 3.5) for dt; Gated DeltaNet (Yang et al. 2024) and Kimi Linear 2025 for g.
+Source: Mamba (Gu and Dao 2023, section 3.5) for dt; Gated DeltaNet (Yang et al. 2024) and Kimi Linear 2025
+for g.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvref.arrays import Array, check_scalar, widen
-from kvref.errors import ArgumentError, ShapeError
+from kvref.errors import ArgumentError, ShapeError, shown
 from kvref.recurrent.scan import check_range, take
 
 #: What stands beside the sum of squares under the root in `l2norm`.
@@ -127,7 +128,8 @@ def check_limits(dt_limit: Any) -> tuple[float, float]:
         low, high = np.nan, np.nan
     if not 0 <= low <= high or low == np.inf:
         raise ArgumentError(
-            f"dt_limit = {dt_limit!r:.60}, expected two numbers, 0 <= least <= largest (KV-RNN-020 dt-transform)"
+            f"dt_limit = {shown(dt_limit)}, expected two numbers, 0 <= least <= largest "
+            "(KV-RNN-020 dt-transform)"
         )
     return low, high
 
@@ -150,6 +152,7 @@ def _finite_decay(g: Array) -> Array:
     if not np.isfinite(g).all():
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(g))[0])
         raise ArgumentError(
-            f"A_log gives the log decay {g[at]} for head {at[1]}, expected finite numbers (KV-RNN-014 decay-gate)"
+            f"A_log gives the log decay {g[at]} for head {at[1]}, expected finite numbers "
+            "(KV-RNN-014 decay-gate)"
         )
     return g

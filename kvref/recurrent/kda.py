@@ -1,14 +1,16 @@
 """Kimi Delta Attention: the delta rule with a decay for each channel of the key.
 
-The rule is in `kvref.recurrent.delta`. The decay now differs from channel to channel, so over a chunk it stands
-inside the sum over channels, between the key that is read and the key that was written. It splits there only
-at a token between the two: what decays up to that token goes to the later factor, the rest to the earlier one.
+The rule is in `kvref.recurrent.delta`. The decay now differs from channel to channel, so over a chunk it
+stands inside the sum over channels, between the key that is read and the key that was written. It splits
+there only at a token between the two: what decays up to that token goes to the later factor, the rest to the
+earlier one.
 
 Realises: KV-RNN-005 zero-start, KV-RNN-010 decay-before-read, KV-RNN-011 delta-replaces, KV-RNN-015
 channel-decay, KV-RNN-026 strong-decay-finite, KV-RNN-027 zero-log-decay-keeps.
-For porters: splitting the decay at the start of the chunk makes one factor exp of a positive number; halve the
-chunk instead, and split at its middle.
-Source: Kimi Linear 2025, section 3; Yang et al. 2023 (gated linear attention), section 4.3, for the two levels.
+For porters: splitting the decay at the start of the chunk makes one factor exp of a positive number; halve
+the chunk instead, and split at its middle.
+Source: Kimi Linear 2025, section 3; Yang et al. 2023 (gated linear attention), section 4.3, for the two
+levels.
 """
 
 from typing import Any
@@ -67,7 +69,8 @@ def channel_products(x: Array, k: Array, g: Array) -> Array:
     c = x.shape[-2]
     if c <= FEW:
         decay = np.exp(segment_sums(np.swapaxes(g, -1, -2)))  # [..., K, c, c]
-        return np.einsum("...id,...jd,...dij->...ij", x, k, decay)
+        direct: Array = np.einsum("...id,...jd,...dij->...ij", x, k, decay)
+        return direct
     half = c // 2
     early, late = (..., slice(None, half), slice(None)), (..., slice(half, None), slice(None))
     products = np.zeros((*x.shape[:-2], c, c), x.dtype)

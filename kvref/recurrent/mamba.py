@@ -43,11 +43,11 @@ def selective_scan(
 ) -> Scan:
     """Scan a ragged batch with the recurrence of Mamba-1.
 
-    Shapes: x, dt, z [num_tokens, num_channels]; A [num_channels, state_dim], ≤ 0; B, C [num_tokens, state_dim];
-    D, dt_bias [num_channels]; initial_state [num_requests, num_channels, state_dim], zeros where not given;
-    query_start_loc [num_requests + 1]. dt is transformed by `dt_bias` and `dt_softplus` (`gates.step_sizes`) and
-    must then be ≥ 0. `chunk_size` None takes token after token, which is the definition; a number takes so
-    many tokens at once, as running pairs of steps.
+    Shapes: x, dt, z [num_tokens, num_channels]; A [num_channels, state_dim], ≤ 0; B, C [num_tokens,
+    state_dim]; D, dt_bias [num_channels]; initial_state [num_requests, num_channels, state_dim], zeros where
+    not given; query_start_loc [num_requests + 1]. dt is transformed by `dt_bias` and `dt_softplus`
+    (`gates.step_sizes`) and must then be ≥ 0. `chunk_size` None takes token after token, which is the
+    definition; a number takes so many tokens at once, as running pairs of steps.
     Returns out [num_tokens, num_channels] and the state after each request's last token.
     Raises: ShapeError, DTypeError, LengthError, StateError, ArgumentError.
     """

@@ -52,7 +52,8 @@ class Requests:
             )
         if loc[0] != 0 or loc[-1] != num_tokens:
             raise LengthError(
-                f"query_start_loc goes from {loc[0]} to {loc[-1]}, expected from 0 to {num_tokens}, the tokens"
+                f"query_start_loc goes from {loc[0]} to {loc[-1]}, expected from 0 to {num_tokens}, "
+                "the number of tokens"
             )
         return Requests(loc)
 
@@ -71,7 +72,8 @@ class Requests:
     def by_token(self) -> Iterator[tuple[slice, Array]]:
         """Yield the first tokens of all requests, then the second ones, and so on.
 
-        Each time: which requests are live, as a slice of those in the order of `longest_first`, and their tokens.
+        Each time: which requests are live, as a slice of those in the order of `longest_first`, and their
+        tokens.
         """
         order = self.longest_first()
         starts, lens = self.query_start_loc[order], self.lens[order]
@@ -80,7 +82,7 @@ class Requests:
             yield slice(0, live), starts[:live] + step
 
     def chunks(self, chunk_size: int) -> Iterator[tuple[int, slice]]:
-        """Yield each request's tokens in chunks counted from its own first token (KV-RNN-008 chunk-grid-own)."""
+        """Yield each request's chunks, counted from its own first token (KV-RNN-008 chunk-grid-own)."""
         for request in np.flatnonzero(self.lens):
             start, end = (int(place) for place in self.query_start_loc[request : request + 2])
             for first in range(start, end, chunk_size):
@@ -125,7 +127,8 @@ def check_finite_state(name: str, state: Array) -> None:
     if not finite.all():
         at = tuple(int(i) for i in np.argwhere(~finite)[0])
         raise StateError(
-            f"{name}[{', '.join(map(str, at))}] = {state[at]}, expected finite numbers (KV-RNN-005 zero-start)"
+            f"{name}[{', '.join(map(str, at))}] = {state[at]}, expected finite numbers "
+            "(KV-RNN-005 zero-start)"
         )
 
 

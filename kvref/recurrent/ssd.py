@@ -46,8 +46,8 @@ def ssd_scan(
 ) -> Scan:
     """Scan a ragged batch with the recurrence of Mamba-2.
 
-    Shapes: x, z [num_tokens, num_heads, head_dim]; dt [num_tokens, num_heads]; A, D, dt_bias [num_heads], A ≤ 0;
-    B, C [num_tokens, num_groups, state_dim], and head h reads group h // (num_heads // num_groups);
+    Shapes: x, z [num_tokens, num_heads, head_dim]; dt [num_tokens, num_heads]; A, D, dt_bias [num_heads], A
+    ≤ 0; B, C [num_tokens, num_groups, state_dim], and head h reads group h // (num_heads // num_groups);
     initial_state [num_requests, num_heads, head_dim, state_dim], zeros where not given; query_start_loc
     [num_requests + 1]. dt is transformed by `dt_bias`, `dt_softplus` and `dt_limit` (`gates.step_sizes`).
     `chunk_size` None takes token after token, which is the definition; a number takes so many at once.
@@ -131,6 +131,7 @@ def _chunk(dt_x: Array, g: Array, B: Array, C: Array, group: int, S: Array) -> t
 def _heads_per_group(num_heads: int, num_groups: int) -> int:
     if num_groups == 0 or num_heads == 0 or num_heads % num_groups:
         raise ShapeError(
-            f"x has {num_heads} heads and B has {num_groups} groups, expected a multiple (KV-RNN-019 ssd-groups)"
+            f"x has {num_heads} heads and B has {num_groups} groups, expected a multiple "
+            "(KV-RNN-019 ssd-groups)"
         )
     return num_heads // num_groups

@@ -1,8 +1,8 @@
 """The decode forms: one token for each request, and states that live in a pool and are written in place.
 
-`state` is a pool of state slots. `state_indices` says in which slot each request's state lies; a negative index
-marks a row that pads the batch. An update reads the live slots, takes one step of the scan for each, and writes
-the states back, rounded once to the dtype of the pool. No other slot is read or written.
+`state` is a pool of state slots. `state_indices` says in which slot each request's state lies; a negative
+index marks a row that pads the batch. An update reads the live slots, takes one step of the scan for each,
+and writes the states back, rounded once to the dtype of the pool. No other slot is read or written.
 
 Realises: KV-RNN-009 padding-inert, KV-RNN-025 update-touches-own-slots, KV-RNN-030 update-equals-scan,
 KV-RNN-031 conv-state-in-update.
@@ -38,10 +38,11 @@ def causal_conv_update(
 ) -> Array:
     """Convolve one token of each request, and move its window along by one (KV-RNN-031 conv-state-in-update).
 
-    Shapes: x [num_requests, num_channels]; state [num_state_slots, num_channels, conv_width − 1], any strides,
-    written in place; state_indices [num_requests]; the rest as `conv.causal_conv`.
+    Shapes: x [num_requests, num_channels]; state [num_state_slots, num_channels, conv_width − 1], any
+    strides, written in place; state_indices [num_requests]; the rest as `conv.causal_conv`.
     Returns out like x, zeros where the index is negative.
-    Raises: as `conv.causal_conv`, and StateError for an index out of range or given twice; nothing has changed.
+    Raises: as `conv.causal_conv`, and StateError for an index out of range or given twice; nothing has
+    changed.
     """
     width = as_array("weight", weight).shape
     shape = (*width[:1], *(columns - 1 for columns in width[1:2]))
@@ -67,7 +68,8 @@ def selective_state_update(
 ) -> Array:
     """Take one step of Mamba-1 for each request.
 
-    Shapes: as `mamba.selective_scan` with one token a request; state [num_state_slots, num_channels, state_dim].
+    Shapes: as `mamba.selective_scan` with one token a request; state [num_state_slots, num_channels,
+    state_dim].
     Returns and raises: as `causal_conv_update`.
     """
     options = {"D": D, "dt_bias": dt_bias, "dt_softplus": dt_softplus, "dtype": dtype}
@@ -94,7 +96,8 @@ def ssd_update(
 ) -> Array:
     """Take one step of Mamba-2 for each request; dt is clipped here as it is in the scan.
 
-    Shapes: as `ssd.ssd_scan` with one token a request; state [num_state_slots, num_heads, head_dim, state_dim].
+    Shapes: as `ssd.ssd_scan` with one token a request; state [num_state_slots, num_heads, head_dim,
+    state_dim].
     Returns and raises: as `causal_conv_update`.
     """
     options = {"D": D, "dt_bias": dt_bias, "dt_softplus": dt_softplus, "dt_limit": dt_limit, "dtype": dtype}
@@ -163,8 +166,8 @@ def _update(
 ) -> Array:
     """Scan one token of each live request from its slot, then write the new states.
 
-    `rows` have one row a request, `weights` and `options` are passed on; `pool` is the state, the shape of a slot
-    and the names of its axes.
+    `rows` have one row a request, `weights` and `options` are passed on; `pool` is the state, the shape of a
+    slot and the names of its axes.
     """
     state, shape, axes = pool
     given = {name: as_array(name, x) for name, x in rows.items() if x is not None}
