@@ -15,6 +15,7 @@ CONFORMANCE = ROOT / "conformance" / "kvref_conformance"
 FLOORS = {
     "errors": 0,
     "arrays": 1,
+    "roundings": 2,
     "formats": 2,
     "attention": 3,
     "recurrent": 3,
@@ -34,7 +35,13 @@ EDGES = {"cli": {"click", "rich", "kvref_conformance"}, "testing": {"kvref_confo
 #: Packages that an edge module imports where it needs them, with an error or a fallback that names the extra.
 EXTRAS = {"kvref/sanitizer/lines.py": "orjson", "kvref/sanitizer/kv_event_files.py": "msgpack"}
 #: What the built-in subjects share with the reference: array checks and the record of their arithmetic.
-SHARED_WITH_BUILT_IN = {"kvref.arrays", "kvref.errors", "kvref.attention.arithmetic"}
+SHARED_WITH_BUILT_IN = {
+    "kvref.arrays",
+    "kvref.errors",
+    "kvref.attention.arithmetic",
+    "kvref.recurrent.arithmetic",
+    "kvref.roundings",
+}
 
 SOFT_LINES, HARD_LINES = 300, 400
 #: Modules between the soft and the hard limit, with the reason they are not two modules.

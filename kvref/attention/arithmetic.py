@@ -10,56 +10,20 @@ Source: IEEE 754-2019 (formats, subnormal numbers); Higham 2002, sections 2.1 an
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
 from typing import Any
 
-import ml_dtypes
-import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, as_array, check_count, check_flag, check_scalar, dtype_name, dtype_of, is_real
+from kvref.arrays import as_array, check_count, check_flag, check_scalar, dtype_name, is_real
 from kvref.errors import ArgumentError, DTypeError, shown
+from kvref.roundings import Format as Format
+from kvref.roundings import gamma as gamma
 
 #: The name that stands for "the dtype of q".
 INPUT = "input"
 
 _FORMATS = ("query", "key", "scores", "probabilities", "accumulate", "partial", "output")
 _COUNTS = {"merges": 0, "block": 1, "depth": 1}
-
-
-@dataclass(frozen=True)
-class Format:
-    """What rounding to a number format costs: |rounded − x| <= roundoff·|x| + underflow, up to `largest`."""
-
-    roundoff: float
-    underflow: float
-    largest: float
-
-    @staticmethod
-    def of(dtype: str, rounding: str = "nearest") -> "Format":
-        """Return the costs of a format; truncating costs a whole unit in the last place, not half of one.
-
-        Formats with the exponent range of float32 may flush subnormal numbers to zero, as fast modes do, so
-        their underflow is the smallest normal number; the narrow formats keep them.
-        Raises: DTypeError if the name is not a real dtype.
-        """
-        if not isinstance(dtype, str) or not dtype.startswith(("float", "bfloat")):
-            raise DTypeError(f"dtype = {shown(dtype)}, expected the name of a real dtype")
-        return _costs(dtype, rounding == "truncate")
-
-    def rounded(self, size: Array) -> Array:
-        """Return how far a number of at most this size may move; infinity where the format overflows."""
-        moved = self.roundoff * size + self.underflow
-        return np.where(size + moved > self.largest, np.inf, moved)
-
-
-@lru_cache
-def _costs(dtype: str, truncating: bool) -> Format:
-    info: Any = ml_dtypes.finfo(dtype_of(dtype))
-    most = 2.0 if truncating else 1.0
-    wide_range = float(info.smallest_normal) <= 2.0**-126
-    underflow = float(info.smallest_normal) if wide_range else float(info.smallest_subnormal) / 2 * most
-    return Format(2.0 ** -(int(info.nmant) + 1) * most, underflow, float(info.max))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,12 +154,3 @@ REFERENCE = Arithmetic(
     normalized=True,
     rounded_sum=True,
 )
-
-
-def gamma(count: Array | float, roundoff: float) -> Array:
-    """Return γ = N·u / (1 − N·u): `count` roundings in a row move a number by at most γ of itself.
-
-    Infinity once N·u reaches 1: then nothing can be said any more.
-    """
-    total = np.asarray(count * roundoff, np.float64)
-    return np.where(total < 1, total / np.where(total < 1, 1 - total, 1.0), np.inf)

@@ -1,0 +1,11 @@
+"""Error bounds of recurrent layers: how far from the reference a kernel may be, given what it declares.
+
+A bound is componentwise and holds for every input and every honest order of evaluation: token by token, or in
+chunks of at most the declared size. It covers the kernel's roundings and the reference's own. A comparison is
+`not (error <= bound)`, so NaN never passes.
+Source: derived step by step in `spec/recurrent.md`, on bounds.
+"""
+
+from kvref.recurrent.arithmetic import ScanArithmetic
+
+__all__ = ["ScanArithmetic"]
