@@ -46,6 +46,7 @@ FORMAT_IDS = (
     100,
 )
 BLOCK_IDS = (*range(1, 14), *range(20, 35), *range(40, 46))
+RNN_IDS = (*range(1, 32),)
 PREFIX_IDS = (*range(1, 29), *range(30, 35), *range(40, 47), *range(50, 54))
 
 GOOD = """\
@@ -160,7 +161,13 @@ def test_reader_needs_the_standard_library_alone() -> None:
 
 @pytest.mark.parametrize(
     ("area", "numbers"),
-    [("ATTN", ATTENTION_IDS), ("FMT", FORMAT_IDS), ("BLOCK", BLOCK_IDS), ("PREFIX", PREFIX_IDS)],
+    [
+        ("ATTN", ATTENTION_IDS),
+        ("RNN", RNN_IDS),
+        ("FMT", FORMAT_IDS),
+        ("BLOCK", BLOCK_IDS),
+        ("PREFIX", PREFIX_IDS),
+    ],
 )
 def test_no_requirement_is_missing(area: str, numbers: tuple[int, ...]) -> None:
     """Ids are never dropped; a retired requirement stays listed."""
@@ -189,7 +196,7 @@ def test_conformance_requirements_say_which_test_holds_them() -> None:
             assert "tests/" in requirement.reason or "review" in requirement.reason, requirement.title
 
 
-@pytest.mark.parametrize("chapter", ["attention", "formats"])
+@pytest.mark.parametrize("chapter", ["attention", "formats", "recurrent"])
 def test_chapters_read_in_order(chapter: str) -> None:
     """The fences close, and the ids of a chapter rise with its text."""
     ids = [d.argument for d in read_directives(spec_dir() / f"{chapter}.md") if d.name == "req"]
