@@ -148,7 +148,7 @@ class SnapshotCache:
         prefix.join(raw)
         prefix.num_scheduled, own.num_drafts = stop, drafts
         source = own.source
-        if drafts == stop - start and drafts and source == own.state:
+        if drafts == stop - start and drafts and source == own.state and start not in own.saves:
             own.saves[start] = source  # all of the step may be rejected: it leaves the state before it alone
             (own.state,) = self._snapshots.take(1)
         positions, states = self._saved(own, start)
@@ -170,7 +170,8 @@ class SnapshotCache:
             )
         kept = own.prefix.num_scheduled - drafts + accepted
         settle(self._snapshots, own, kept, self.window)
-        self._index.release([block for block in own.prefix.cut(kept) if block != NULL])
+        if accepted < drafts:
+            self._index.release(own.prefix.cut(kept))
         own.prefix.num_computed = kept
         publish(self._index, own.prefix, kept)
         self._prune(own)

@@ -113,7 +113,8 @@ def save(
 
 def settle(snapshots: Snapshots, own: SnapshotRequest, kept: int, window: int | None) -> None:
     """Let the request go on from the state after its kept tokens; what it saved before that are snapshots."""
-    release, own.held = own.held, []
+    release = [slot for slot in own.held if slot != own.source]
+    own.held = [slot for slot in own.held if slot == own.source]  # no step has copied it yet
     if kept < own.prefix.num_scheduled:
         release = _roll_back(snapshots, own, kept, release, window)
     for position, slot in sorted(own.saves.items()):
