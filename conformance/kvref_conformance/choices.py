@@ -48,6 +48,16 @@ _OF_ATTENTION = (
     ),
 )
 
+_OF_SCANS = (
+    Choice(
+        "state-layout",
+        "key_value",
+        {
+            "value_key": "handed on as it lies, a state is read transposed: no shape tells where widths are equal"
+        },
+    ),
+)
+
 #: Decision of a path -> answer -> the hazard. The canonical answer of each decision stands in `PATHS`.
 _HAZARDS: dict[str, dict[str, str]] = {
     "e4m3_overflow": {
@@ -212,5 +222,5 @@ FORMAT_CHOICES: dict[str, Choice] = {
     for decision, answers in PATHS.items()
 }
 CHOICES: dict[str, Choice] = {
-    choice.name: choice for choice in (*_OF_ATTENTION, *OF_MANAGERS)
+    choice.name: choice for choice in (*_OF_ATTENTION, *_OF_SCANS, *OF_MANAGERS)
 } | FORMAT_CHOICES

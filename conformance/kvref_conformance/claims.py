@@ -13,6 +13,7 @@ from kvref.attention.rope import STYLES
 from kvref.errors import ArgumentError, KVError
 from kvref.formats.format import FORMATS
 from kvref.formats.paths import Path
+from kvref.recurrent.arithmetic import ScanArithmetic
 from kvref.storage.layouts import LAYOUTS
 from kvref_conformance.choices import CHOICES, FORMAT_CHOICES
 from kvref_conformance.formatted import KV_HEADS, fits, is_split
@@ -48,6 +49,7 @@ FEATURES: dict[str, str] = {
     "dt_bias": "a bias is added to dt",
     "dt_softplus": "dt is the softplus of what is given",
     "dt_limit": "dt is clipped to a least and a largest value",
+    "delta_scale": "the scale of a delta rule is passed; without it, it is head_k_dim ** -0.5",
     "qk_l2norm": "queries and keys of a delta rule are divided by their length",
     "padding_rows": "updates: a negative state index stands for no request",
     "lower_bound": "decay_gate: the bounded form, a lower bound times a sigmoid",
@@ -72,6 +74,8 @@ MINIMUM_GROUPS = (1, 3, 7, 8)
 #: The widest domain the suite exercises; claimed share is measured against it.
 ALL_DTYPES = ("float32", "float16", "bfloat16")
 ALL_HEAD_DIMS = (64, 80, 96, 128, 192, 256)
+ALL_STATE_DIMS = (16, 64, 128)
+ALL_CONV_WIDTHS = (2, 3, 4)
 ALL_BLOCK_SIZES = (1, 8, 16, 32, 64, 128, 256)
 ALL_FORMATS = tuple(FORMATS)
 #: The same of managers, for which small and odd blocks are cheap.
@@ -85,7 +89,19 @@ MAX_NAME = 200
 MIN_WIDTH, WIDTH_STEP = 16, 8
 #: Channels of the widest block that is claimed, so that what a claim makes the suite allocate is limited.
 MAX_BLOCK = 2**20
+#: Inputs of the longest short convolution.
+MAX_WINDOW = 64
 
+#: Fields that are records of facts.
+_FACTS: dict[str, type[Any]] = {"arithmetic": Arithmetic, "scan_arithmetic": ScanArithmetic}
+#: Field -> the least number it may hold, and of what it is a multiple.
+_EXTENTS = {
+    "head_dims": (MIN_WIDTH, WIDTH_STEP),
+    "latent_dims": (MIN_WIDTH, WIDTH_STEP),
+    "state_dims": (MIN_WIDTH, WIDTH_STEP),
+    "block_sizes": (1, 1),
+    "conv_widths": (2, 1),
+}
 _NAMED = {"dtypes": (*ALL_DTYPES, "float64"), "features": tuple(FEATURES), "rope_styles": STYLES}
 _NAMED |= {"layouts": tuple(LAYOUTS), "formats": ALL_FORMATS}
 
@@ -100,6 +116,8 @@ class Claims:
     name: str = ""
     version: str = ""
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
+    scan_arithmetic: ScanArithmetic = field(default_factory=ScanArithmetic)
+    """The same of recurrent layers."""
     dtypes: tuple[str, ...] = ("float32",)
     """Dtypes of q, k, v and the caches."""
     head_dims: tuple[int, ...] = (64, 128)
@@ -111,6 +129,10 @@ class Claims:
     rope_styles: tuple[str, ...] = ("half",)
     layouts: tuple[str, ...] = ("nhd", "hnd")
     latent_dims: tuple[int, ...] = (512,)
+    state_dims: tuple[int, ...] = (16,)
+    """Entries of a Mamba state for each channel."""
+    conv_widths: tuple[int, ...] = (4,)
+    """Inputs that a short convolution sees."""
     formats: tuple[str, ...] = ("fp8_e4m3",)
     """Formats of quantised caches; the choices say by which path."""
 
@@ -124,18 +146,22 @@ class Claims:
         for field_name, allowed in _NAMED.items():
             _check_list(field_name, getattr(self, field_name), empty=field_name == "features")
             _check_names(field_name, getattr(self, field_name), allowed)
-        for field_name in ("head_dims", "latent_dims", "block_sizes"):
+        for field_name, (least, step) in _EXTENTS.items():
             _check_list(field_name, getattr(self, field_name))
-            step = 1 if field_name == "block_sizes" else WIDTH_STEP
-            least = 1 if field_name == "block_sizes" else MIN_WIDTH
             for value in getattr(self, field_name):
                 _check_extent(field_name, value, least, step)
-        widest = max(*self.head_dims, *self.latent_dims) * max(self.block_sizes)
+        widest = max(*self.head_dims, *self.latent_dims, *self.state_dims) * max(self.block_sizes)
+        if max(self.conv_widths) > MAX_WINDOW:
+            raise ClaimError(
+                f"claims.conv_widths holds {max(self.conv_widths)}, expected at most {MAX_WINDOW}"
+            )
         if widest > MAX_BLOCK:
             raise ClaimError(f"claims describe a block of {widest} channels, expected at most {MAX_BLOCK}")
         _check_choices(self.choices)
-        if not isinstance(self.arithmetic, Arithmetic):
-            raise ClaimError(f"claims.arithmetic = {self.arithmetic!r:.80}, expected an object of facts")
+        for field_name, kind in _FACTS.items():
+            found = getattr(self, field_name)
+            if not isinstance(found, kind):
+                raise ClaimError(f"claims.{field_name} = {found!r:.80}, expected an object of facts")
         _check_formats(self)
 
     def choice(self, name: str) -> str:
@@ -152,7 +178,8 @@ class Claims:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the claims as JSON values."""
-        return {**asdict(self), "arithmetic": self.arithmetic.to_dict(), "choices": dict(self.choices)}
+        facts = {name: getattr(self, name).to_dict() for name in _FACTS}
+        return {**asdict(self), **facts, "choices": dict(self.choices)}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "Claims":
@@ -170,17 +197,19 @@ class Claims:
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
         }
-        if isinstance(values.get("arithmetic"), Mapping):
-            try:
-                values["arithmetic"] = Arithmetic.from_dict(values["arithmetic"])
-            except KVError as error:
-                raise ClaimError(f"claims.arithmetic: {error}") from None
+        for name, kind in _FACTS.items():
+            if isinstance(values.get(name), Mapping):
+                try:
+                    values[name] = kind.from_dict(values[name])
+                except KVError as error:
+                    raise ClaimError(f"claims.{name}: {error}") from None
         return Claims(**values)
 
 
 def full_claims(claims: Claims) -> Claims:
     """Return the same subject claiming the whole domain: what the claimed share is measured against."""
     wide = {"dtypes": ALL_DTYPES, "head_dims": ALL_HEAD_DIMS, "block_sizes": ALL_BLOCK_SIZES}
+    wide |= {"state_dims": ALL_STATE_DIMS, "conv_widths": ALL_CONV_WIDTHS}
     return Claims(**{**_shallow(claims), **wide, "features": tuple(FEATURES), "formats": ALL_FORMATS})
 
 

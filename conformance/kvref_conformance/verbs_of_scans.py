@@ -53,7 +53,7 @@ _KDA = tensors(
     f"{_DELTA_QKV}; g[num_tokens num_v_heads head_k_dim]; beta[num_tokens num_v_heads]", positional=True
 )
 _DELTA_STATE = "num_v_heads head_k_dim head_v_dim"
-_DELTA_VARIANT = (Argument("scale"), Argument("qk_l2norm", feature="qk_l2norm"))
+_DELTA_VARIANT = (Argument("scale", feature="delta_scale"), Argument("qk_l2norm", feature="qk_l2norm"))
 
 
 def _scan(

@@ -4,17 +4,19 @@ It takes requests chunk by chunk in float32, as a GPU kernel does, and shares no
 Every decision a kernel can get wrong is a method of its own; an exhibit of the museum overrides one of them.
 """
 
+from kvref.recurrent.arithmetic import ScanArithmetic
 from kvref_conformance.claims import Claims
 from kvref_conformance.subjects.scanned.conv import Conv
 from kvref_conformance.subjects.scanned.delta import Delta
 from kvref_conformance.subjects.scanned.gates import Gates
+from kvref_conformance.subjects.scanned.ragged import Ragged
 from kvref_conformance.subjects.scanned.selective import Selective
 from kvref_conformance.subjects.scanned.ssd import StateSpaceDual
 
 #: Every feature that concerns a recurrent layer.
 FEATURES = (
     *("has_initial_state", "conv_bias", "silu", "skip", "output_gate", "dt_bias", "dt_softplus", "dt_limit"),
-    *("qk_l2norm", "padding_rows", "lower_bound", "strided", "value_width"),
+    *("delta_scale", "qk_l2norm", "padding_rows", "lower_bound", "strided", "value_width"),
 )
 
 
@@ -25,7 +27,10 @@ class Scanned(Conv, Selective, StateSpaceDual, Delta, Gates):
         name="scanned",
         dtypes=("float32", "bfloat16", "float16"),
         head_dims=(64, 32),
+        state_dims=(16, 24),
+        conv_widths=(4, 2),
         features=FEATURES,
+        scan_arithmetic=ScanArithmetic(chunk_size=Ragged.chunk),
     )
 
     def value_first(self) -> bool:

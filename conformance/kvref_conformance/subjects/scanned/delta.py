@@ -26,7 +26,7 @@ class Delta(Ragged):
         query_start_loc: Array,
         initial_state: Array,
         has_initial_state: Array | None = None,
-        scale: float,
+        scale: float | None = None,
         qk_l2norm: bool = False,
     ) -> tuple[Array, Array]:
         """Scan every request, one decay for each head."""
@@ -55,7 +55,7 @@ class Delta(Ragged):
         state: Array,
         *,
         state_indices: Array,
-        scale: float,
+        scale: float | None = None,
         qk_l2norm: bool = False,
     ) -> Array:
         """Advance one token of each request, one decay for each head."""
@@ -86,7 +86,7 @@ class Delta(Ragged):
         return False
 
     def prepared(
-        self, q: Array, k: Array, v: Array, g: Array, beta: Array, scale: float, qk_l2norm: bool
+        self, q: Array, k: Array, v: Array, g: Array, beta: Array, scale: float | None, qk_l2norm: bool
     ) -> tuple[Array, Array, Array, Array, Array]:
         """Return q, k, v, g, beta of some tokens in the working format, one of each for every value head."""
         q, k, v, g, beta = (x.astype(WORK) for x in (q, k, v, g, beta))
@@ -102,9 +102,9 @@ class Delta(Ragged):
         """Divide each vector by its length."""
         return np.asarray(x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + WORK(1e-6)))
 
-    def scaled(self, q: Array, scale: float) -> Array:
+    def scaled(self, q: Array, scale: float | None) -> Array:
         """Multiply queries by the scale."""
-        return np.asarray(q * WORK(scale))
+        return np.asarray(q * WORK(q.shape[-1] ** -0.5 if scale is None else scale))
 
     def key_heads(self, num_v_heads: int, num_k_heads: int) -> Array:
         """Return which key head each value head reads."""

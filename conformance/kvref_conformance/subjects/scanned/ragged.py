@@ -96,8 +96,8 @@ def below(count: int, *, diagonal: bool) -> Array:
 def between(decay: Array) -> Array:
     """Return the decay from one token to another of a chunk, `[num_heads, n, n, C]` of `[num_heads, n, C]`.
 
-    Each segment of log decays is summed by itself: the difference of two running sums would lose a small decay
-    behind a large one.
+    Each segment of log decays is summed by itself: the difference of two running sums would lose a small
+    decay behind a large one.
     """
     count = decay.shape[1]
     own = np.where(below(count, diagonal=False)[:, :, None], decay[:, :, None], 0)

@@ -1,0 +1,144 @@
+"""Points of the domain of recurrent layers: lengths around the chunk grid, heads, widths, dtypes.
+
+A case has the fields of any other: `query_lens` are the tokens that are scanned, and a request whose
+`seq_lens` is larger has been scanned before, so it starts from a state that is not zero. `num_kv_heads`
+counts heads of keys, or groups of B and C, and `group` the heads that share one.
+
+Realises: KV-CONF-005 minimum-domain.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from kvref_conformance.cases import Case, Level, Option
+from kvref_conformance.claims import MINIMUM_GROUPS, Claims
+from kvref_conformance.verbs_of_scans import UPDATES
+
+#: Scans whose heads are all alike: no group shares anything.
+UNGROUPED = ("causal_conv", "selective_scan", "kimi_delta_attention")
+#: Scans with keys and values, whose widths may differ.
+DELTA = ("gated_delta_rule", "kimi_delta_attention")
+MAMBA = ("selective_scan", "ssd_scan")
+#: Tokens a scan takes at once where the subject says that it takes one: others take 64.
+USUAL_CHUNK = 64
+_SCAN_OF = {update: scan for scan, update in UPDATES.items()}
+#: How many length patterns `scan_lengths` returns.
+PATTERNS = 4
+
+
+def scan_of(verb: str) -> str:
+    """Return the scan that a verb does, or does for one token."""
+    return _SCAN_OF.get(verb, verb)
+
+
+def is_update(verb: str) -> bool:
+    """Say whether a verb takes one token of each request and writes a pool."""
+    return verb in _SCAN_OF
+
+
+def chunk_of(claims: Claims) -> int:
+    """Return the declared tokens of a chunk."""
+    return claims.scan_arithmetic.chunk_size or USUAL_CHUNK
+
+
+def scan_cases(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Return the cases that checks of a scan, an update or a gate start from.
+
+    Quick: every group of the minimum domain and every claimed dtype and width at least once. Full: every
+    combination of group, dtype and length pattern. Exhaustive: every combination of group, dtype and widths.
+    """
+    cases = []
+    for seed, (group, dtype, head_dim, widths, pattern) in enumerate(_points(claims, verb, level)):
+        lens = update_lengths(pattern) if is_update(verb) else scan_lengths(claims, widths, pattern)
+        alone = scan_of(verb) in UNGROUPED or verb == "decay_gate"
+        cases.append(
+            Case(
+                verb=verb,
+                seq_lens=tuple(n + before for n, before in lens),
+                query_lens=tuple(n for n, _ in lens),
+                num_kv_heads=group if alone else 1 + seed % 2 if group > 1 else 3,
+                group=1 if alone else group,
+                head_dim=head_dim,
+                dtype=dtype,
+                seed=seed,
+                options=dict(widths),
+            )
+        )
+    return cases
+
+
+def scan_lengths(claims: Claims, widths: dict[str, Option], pattern: int) -> list[tuple[int, int]]:
+    """Return (tokens, tokens scanned before) of each request: around the chunk grid, below the window."""
+    c, w = chunk_of(claims), int(widths.get("conv_width", 4))
+    patterns = [
+        [(c + 1, 5), (1, 0), (0, 9), (c - 1, 0)],
+        [(2 * c + 3, 0), (max(w - 2, 1), 3), (c, 7)],
+        [(1, 4), (c + 5, 0), (w - 1, 2), (2, 1)],
+        [(c - 1, 2), (0, 0), (2 * c + 1, 1), (2, 0)],
+    ]
+    return patterns[pattern]
+
+
+def update_lengths(pattern: int) -> list[tuple[int, int]]:
+    """Return one token for each of some requests, of which all but one have been scanned before."""
+    return [(1, (3 * i + pattern) % 5) for i in range(3 + pattern)]
+
+
+def every_second(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Half of the cases: for checks whose fault does not depend on the group."""
+    return scan_cases(claims, verb, level)[::2]
+
+
+def shorter_than_the_window(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Requests with fewer tokens than the window has inputs before, and one with as many."""
+    return [
+        relen(case, [(n, 4 - i) for i, n in enumerate((1, 0, max(int(case.option("conv_width")) - 2, 1), 2))])
+        for case in scan_cases(claims, verb, level)
+    ]
+
+
+def relen(case: Case, lens: Sequence[tuple[int, int]]) -> Case:
+    """Return the case with other requests: (tokens, tokens scanned before) of each."""
+    return replace(
+        case, seq_lens=tuple(n + before for n, before in lens), query_lens=tuple(n for n, _ in lens)
+    )
+
+
+def _points(
+    claims: Claims, verb: str, level: Level
+) -> Iterator[tuple[int, str, int, dict[str, Option], int]]:
+    """Yield (group, dtype, head_dim, other widths, number of the length pattern)."""
+    dtypes, dims = claims.dtypes, claims.head_dims
+    if level == "quick":
+        count = max(
+            len(MINIMUM_GROUPS), len(dtypes), len(dims), len(claims.state_dims), len(claims.conv_widths)
+        )
+        for i in range(count):
+            yield _at(i, MINIMUM_GROUPS), _at(i, dtypes), _at(i, dims), _widths(claims, verb, i), i % PATTERNS
+    elif level == "full":
+        for i, (group, dtype, pattern) in enumerate(product(MINIMUM_GROUPS, dtypes, range(PATTERNS))):
+            yield group, dtype, _at(i, dims), _widths(claims, verb, i), pattern
+    else:
+        others = max(len(claims.state_dims), len(claims.conv_widths))
+        for i, (group, dtype, dim, other) in enumerate(product(MINIMUM_GROUPS, dtypes, dims, range(others))):
+            yield group, dtype, dim, _widths(claims, verb, other + others * (i % 2)), i % PATTERNS
+
+
+def _widths(claims: Claims, verb: str, i: int) -> dict[str, Option]:
+    """Return the widths that a verb has beside the first: of values, of a state, of a window."""
+    scan = scan_of(verb)
+    if scan in DELTA:
+        own = _at(i, claims.head_dims)
+        apart = "value_width" in claims.features and i % 2 == 1
+        return {"v_dim": own if not apart else next((d for d in claims.head_dims if d != own), own // 2)}
+    if scan in MAMBA:
+        return {"state_dim": _at(i, claims.state_dims)}
+    if scan == "causal_conv":
+        return {"conv_width": _at(i, claims.conv_widths)}
+    return {"channels": i % 2 == 1}
+
+
+def _at(i: int, values: Sequence[Any]) -> Any:
+    return values[i % len(values)]
