@@ -1,0 +1,184 @@
+"""The keys of a config, each read once and checked; what was not read is judged at the end.
+
+A config is somebody else's dictionary. Every value that decides something is asked for by name, with its
+type and its bounds; two spellings of one thing must agree; and at the end each key that nobody asked for is
+either known to leave the cache alone, or reads as if it did not and is refused by name.
+
+Realises: KV-SIZE-013 undecided-key-refused, KV-SIZE-017 absurd-config-refused.
+For porters: port `refuse_unread` first; a reader that ignores what it does not know is worse than none.
+Source: Hugging Face's config.json, whose keys are nowhere written down together.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from kvref.errors import ConfigError, shown
+from kvref.planning.indifferent_keys import may_decide
+
+#: Bounds of what a config may say; beyond them it is a mistake, and no list is made of it.
+MAX_LAYERS, MAX_HEADS, MAX_WIDTH, MAX_LENGTH = 4096, 2**16, 2**20, 2**40
+
+
+class Keys:
+    """A config that remembers which of its keys were read, and what was decided without any."""
+
+    def __init__(self, config: Mapping[str, Any], path: str = "", warnings: list[str] | None = None) -> None:
+        self.config = config
+        self.path = path
+        self.warnings = [] if warnings is None else warnings
+        self._read: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        """Say whether a key is there and not null."""
+        return self.config.get(name) is not None
+
+    def get(self, name: str) -> Any:
+        """Return a value as it is, or None; the key counts as read."""
+        self._read.add(name)
+        return self.config.get(name)
+
+    def spelled(self, *names: str) -> tuple[str, Any]:
+        """Return the first of several spellings that is there, with its value; ("", None) if none is.
+
+        Raises: ConfigError if two of them are there and differ.
+        """
+        found = [(name, self.get(name)) for name in names if name in self]
+        self._read.update(names)
+        for name, value in found[1:]:
+            if value != found[0][1]:
+                first = found[0][0]
+                self.refuse(name, f"the same as {self.path}{first} = {shown(found[0][1])}")
+        return found[0] if found else ("", None)
+
+    def count(self, *names: str, at_most: int = MAX_WIDTH, minimum: int = 1) -> int | None:
+        """Return a whole number by any of its spellings, or None if it is absent or null.
+
+        Raises: ConfigError.
+        """
+        name, value = self.spelled(*names)
+        return None if value is None else self.checked(name, value, at_most, minimum)
+
+    def needed(
+        self, *names: str, at_most: int = MAX_WIDTH, minimum: int = 1, default: int | None = None
+    ) -> int:
+        """Return a whole number that must be there, or its default, which is then a warning.
+
+        Raises: ConfigError.
+        """
+        value = self.count(*names, at_most=at_most, minimum=minimum)
+        if value is not None:
+            return value
+        if default is None:
+            self.refuse(names[0], "a whole number", found="missing")
+        self.warn(f"{self.path}{names[0]} is absent: {default} is the default of the class")
+        return default
+
+    def checked(self, name: str, value: Any, at_most: int, minimum: int = 1) -> int:
+        """Return a value that must be a whole number within bounds.
+
+        Raises: ConfigError.
+        """
+        if type(value) is not int or not minimum <= value <= at_most:
+            self.refuse(name, f"a whole number from {minimum} to {at_most}", found=value)
+        return value
+
+    def flag(self, name: str) -> bool | None:
+        """Return true or false, or None if it is absent or null.
+
+        Raises: ConfigError.
+        """
+        value = self.get(name)
+        if value is not None and type(value) is not bool:
+            self.refuse(name, "true or false", found=value)
+        return value
+
+    def word(self, *names: str) -> str | None:
+        """Return a text, or None if it is absent or null.
+
+        Raises: ConfigError.
+        """
+        name, value = self.spelled(*names)
+        if value is not None and not isinstance(value, str):
+            self.refuse(name, "a text", found=value)
+        return value
+
+    def items(self, name: str, length: int | None = None) -> list[Any] | None:
+        """Return a list, or None if it is absent or null; `length` is what it must have.
+
+        Raises: ConfigError.
+        """
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            self.refuse(name, "a list", found=value)
+        if length is not None and len(value) != length:
+            self.refuse(name, f"{length}, one a layer", found=f"a list of {len(value)}")
+        return list(value)
+
+    def layer_ids(self, name: str, num_layers: int, *, first: int = 0) -> list[int] | None:
+        """Return a list of layers, from 0, each named once and in their order; `first` is the first's number.
+
+        Raises: ConfigError.
+        """
+        value = self.items(name)
+        if value is None:
+            return None
+        last = num_layers - 1 + first
+        if not all(type(i) is int and first <= i <= last for i in value) or len(set(value)) != len(value):
+            self.refuse(name, f"layers from {first} to {last}, each once", found=value)
+        return sorted(i - first for i in value)
+
+    def inside(self, name: str) -> "Keys | None":
+        """Return the keys of an object within, or None if it is absent or null.
+
+        Raises: ConfigError.
+        """
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            self.refuse(name, "an object", found=value)
+        return Keys(value, f"{self.path}{name}.", self.warnings)
+
+    def replaced(self, values: Mapping[str, Any], where: str) -> "Keys":
+        """Return the same keys with a few of them replaced; what is read there counts as read here."""
+        changed = Keys({**self.config, **values}, f"{self.path}{where}", self.warnings)
+        changed._read = self._read
+        return changed
+
+    def passed(self, *names: str) -> None:
+        """Count keys as read that other keys have decided already."""
+        self._read.update(names)
+
+    def warn(self, what: str) -> None:
+        """Note what was decided by a default."""
+        if what not in self.warnings:
+            self.warnings.append(what)
+
+    def refuse(self, name: str, expected: str, *, found: Any = None) -> NoReturn:
+        """Raise a ConfigError that names the key, what was found there, and what was expected."""
+        value = self.config.get(name) if found is None else found
+        text = (
+            value if isinstance(value, str) and (value == "missing" or "a list of" in value) else shown(value)
+        )
+        equals = "is missing" if text == "missing" else f"= {text}"
+        raise ConfigError(
+            f"{self.path}{name} {equals}, expected {expected} (KV-SIZE-017 absurd-config-refused)"
+        )
+
+    def refuse_unread(self, ignored: frozenset[str] = frozenset()) -> None:
+        """Refuse the first key that was not read and reads as if it decided what is cached.
+
+        Raises: ConfigError.
+        """
+        for name, value in self.config.items():
+            if not isinstance(name, str):
+                raise ConfigError(f"{self.path}{shown(name)} is a key, expected keys that are texts")
+            if name in self._read or name in ignored or value is None or value in ([], {}, ""):
+                continue
+            if may_decide(name):
+                raise ConfigError(
+                    f"{self.path}{name} = {shown(value)} is a key that may decide what is cached, and kvref does "
+                    "not know how, expected a key it knows (KV-SIZE-013 undecided-key-refused)"
+                )

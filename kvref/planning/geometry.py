@@ -1,0 +1,195 @@
+"""The geometry of a model's cache, read from its config: what every layer keeps, and why.
+
+The text part is found, then the number of layers, the kind of each, the width of its entries or the shape of
+its state, who reads whose entries, and the draft layers. At the end every key that was not read is judged. A
+config that leaves something open is refused with the key that did; a number that only a default gives is a
+warning in the result.
+
+Realises: KV-SIZE-001 layer-kinds, KV-SIZE-002 text-part, KV-SIZE-009 shared-layers, KV-SIZE-010
+compressed-layers, KV-SIZE-011 indexer-keys, KV-SIZE-013 undecided-key-refused, KV-SIZE-021 no-attention-layers.
+For porters: never one number for a model; a list of what each layer keeps, and then sums.
+Source: Hugging Face configs; the layer kinds that vLLM 0.32.0 and transformers 5.24.0 allocate.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kvref.planning import compression, config_text, draft_layers, layer_sharing
+from kvref.planning.config_keys import MAX_LENGTH, Keys
+from kvref.planning.entry_widths import is_latent, width_of
+from kvref.planning.families import Family, family_of
+from kvref.planning.groups import CacheGeometry, LayerGroup, StateGroup
+from kvref.planning.layer_kinds import WINDOWED, LayerKinds, kinds_of_layers, window_of
+from kvref.planning.layer_lists import number_of_layers
+from kvref.planning.layer_overrides import Overrides, overrides_of
+from kvref.planning.state_shapes import state_of
+
+_CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len")
+_STATEFUL = ("linear", "hybrid", "hybrid_window", "conv")
+
+
+def geometry_of(config: Mapping[str, Any], name: str = "", *, ignore: Collection[str] = ()) -> CacheGeometry:
+    """Return what the model of a config keeps of a request.
+
+    `ignore` names keys that the caller knows to leave the cache alone; each is a warning.
+    Raises: ConfigError that names the key: missing, impossible, contradicted by another, or not known.
+    """
+    warnings: list[str] = []
+    keys, around = config_text.text_keys(config, warnings)
+    model_type = config_text.model_type_of(keys, around)
+    family = family_of(model_type)
+    if family is None:
+        spelled = f"model_type = {model_type}" if model_type else "model_type is absent"
+        warnings.append(f"{spelled}: no family that kvref knows, read by its keys alone")
+    n, drafts = number_of_layers(keys), draft_layers.number_of_drafts(keys)
+    ratios = compression.ratios_listed(keys, n, drafts)
+    if ratios is not None:
+        found = LayerKinds(tuple(compression.kinds_of_ratios(ratios[:n])), "compress_ratios")
+    else:
+        found = kinds_of_layers(keys, family, n)
+    reader = _Reader(keys, family, found, ratios or [], overrides_of(keys, n))
+    groups, states = reader.groups(), reader.states()
+    drafted = reader.drafts(drafts)
+    context = keys.count(*_CONTEXT, at_most=MAX_LENGTH) or keys.count("model_max_length", at_most=MAX_LENGTH)
+    keys.passed("model_max_length", *(family.unused if family else ()))
+    for level in (*around, keys):
+        level.refuse_unread(frozenset(ignore))
+    warnings.extend(f"{key} was ignored, as asked" for key in ignore)
+    return CacheGeometry(name, n * (family.attentions if family else 1), groups, states, drafted, context,
+                         tuple(warnings))  # fmt: skip
+
+
+class _Reader:
+    """One config, once the kinds of its layers are known."""
+
+    def __init__(
+        self, keys: Keys, family: Family | None, found: LayerKinds, ratios: list[int], overrides: Overrides
+    ) -> None:
+        self.keys, self.family, self.found, self.ratios, self.overrides = (
+            keys,
+            family,
+            found,
+            ratios,
+            overrides,
+        )
+        kinds = found.kinds
+        self.mixed = any(kind in WINDOWED for kind in kinds) and "full" in kinds
+        self.indexed = self._layers_with_indexer()
+
+    def groups(self) -> tuple[LayerGroup, ...]:
+        """Layers with entries of one shape, together."""
+        kinds = self.found.kinds
+        compressed = tuple(kind in ("csa", "hca") for kind in kinds)
+        sources = layer_sharing.kv_sources(self.keys, kinds, compressed)
+        entries: list[LayerGroup] = []
+        for i in range(len(kinds)):
+            for entry in self._entries(i):
+                shares = sources[i] != i and (not compressed[i] or entry.kind != "window")
+                where = {"readers": (i,)} if shares else {"layers": (i,)}
+                entries.append(
+                    replace(entry, layers=where.get("layers", ()), readers=where.get("readers", ()))
+                )
+        times = 1 if self.family is None else self.family.attentions
+        return _together(entries) if times == 1 else _together(_repeated(entries, times))
+
+    def states(self) -> tuple[StateGroup, ...]:
+        """Recurrent layers, each kind together."""
+        found = []
+        for kind, family in (("linear", self._linear()), ("conv", "short_conv")):
+            wanted = _STATEFUL[:3] if kind == "linear" else ("conv",)
+            layers = tuple(i for i, k in enumerate(self.found.kinds) if k in wanted)
+            if layers:
+                if not family:
+                    name, _ = self.keys.spelled("model_type")
+                    self.keys.refuse(
+                        name or "model_type", "a family whose recurrence is known, as layers are linear"
+                    )
+                found.append(
+                    replace(state_of(self.keys, family), layers=layers, decided_by=self.found.decided_by)
+                )
+        return tuple(found)
+
+    def drafts(self, number: int) -> tuple[LayerGroup, ...]:
+        """Draft layers, which store what a full layer stores."""
+        if not number:
+            return ()
+        n, extra = len(self.found.kinds), self.ratios[len(self.found.kinds) :]
+        kinds = compression.kinds_of_ratios(extra) if extra else ["draft"] * number
+        if self.family is not None and self.family.vector and not extra:
+            kinds = ["window"] * number
+        entries = [
+            replace(entry, layers=(n + j,), decided_by="draft layers")
+            for j, kind in enumerate(kinds)
+            for entry in self._entries(n + j, kind)
+        ]
+        return _together(entries)
+
+    def _entries(self, i: int, kind: str = "") -> list[LayerGroup]:
+        """What layer i stores, were it to store all of it."""
+        keys, kind = self.overrides.at(i), kind or self.found.kinds[i]
+        if kind in ("linear", "conv", "none"):
+            return []
+        windowed = kind in WINDOWED
+        width = width_of(keys, self.family, windowed=windowed, mixed=self.mixed)
+        latent = is_latent(keys, self.family)
+        if kind in ("csa", "hca"):
+            window = LayerGroup(
+                "window", (), *width, window=window_of(keys, kind), decided_by="sliding_window"
+            )
+            return [window, *self._compressed(i, kind, width[1])]
+        word = "window" if windowed else "chunked" if kind == "chunked" else "latent" if latent else "full"
+        entry = LayerGroup(word, (), *width, window=window_of(keys, kind), decided_by=self.found.decided_by)
+        indexed = self.indexed and (kind == "draft" or (i < len(self.indexed) and self.indexed[i]))
+        return [entry, *([self._index_key(self._pool())] if indexed else [])]
+
+    def _compressed(self, i: int, kind: str, width: int) -> list[LayerGroup]:
+        ratio = self.ratios[i] if self.ratios else compression.ratio_of(self.keys, kind)
+        entry = LayerGroup("compressed", (), 1, width, 0, ratio, decided_by=self.found.decided_by)
+        return [entry, self._index_key(ratio)] if kind == "csa" else [entry]
+
+    def _index_key(self, tokens: int) -> LayerGroup:
+        dim = self.keys.needed("index_head_dim", "sparse_index_dim", "indexer_head_dim")
+        return LayerGroup("indexer", (), 1, dim, 0, tokens, decided_by="index_head_dim")
+
+    def _pool(self) -> int:
+        return self.keys.count("index_kpool", "indexer_compress_ratio") or 1
+
+    def _layers_with_indexer(self) -> list[bool]:
+        kinds = self.found.kinds
+        listed = "indexed" in kinds
+        latent = "index_head_dim" in self.keys and is_latent(self.keys, self.family)
+        if not listed and not latent:
+            return []
+        own = layer_sharing.has_indexer(self.keys, len(kinds))
+        return [
+            has and kind == ("indexed" if listed else "full") for has, kind in zip(own, kinds, strict=True)
+        ]
+
+    def _linear(self) -> str:
+        if self.family is not None and self.family.linear:
+            return self.family.linear
+        inside = self.keys.config.get("linear_attn_config")
+        return "kda" if inside is not None else ""
+
+
+def _together(entries: list[LayerGroup]) -> tuple[LayerGroup, ...]:
+    """Join entries of one shape, in the order in which shapes first appear."""
+    joined: dict[LayerGroup, tuple[list[int], list[int]]] = {}
+    for entry in entries:
+        layers, readers = joined.setdefault(replace(entry, layers=(), readers=()), ([], []))
+        layers.extend(entry.layers)
+        readers.extend(entry.readers)
+    return tuple(replace(e, layers=tuple(ls), readers=tuple(rs)) for e, (ls, rs) in joined.items())
+
+
+def _repeated(entries: list[LayerGroup], times: int) -> list[LayerGroup]:
+    """Give a layer with several attentions as many numbers."""
+    return [
+        replace(entry, layers=tuple(times * i + j for i in entry.layers))
+        for entry in entries
+        for j in range(times)
+    ]
+
+
+__all__ = ["CacheGeometry", "LayerGroup", "StateGroup", "geometry_of"]

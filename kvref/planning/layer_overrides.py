@@ -1,0 +1,102 @@
+"""Layers that differ from the rest of their model: keys that hold for one layer alone.
+
+A config found by search over architectures has a block of its own for each layer, some of them without any
+attention. Others give a list of head counts, or an object of exceptions by layer number. All three become
+the same thing here: the model's keys, with a few of them replaced.
+
+Realises: KV-SIZE-003 kv-width, KV-SIZE-021 no-attention-layers.
+For porters: a dictionary a layer, laid over the model's.
+Source: DeciLM's `block_configs` (Llama-Nemotron); `per_layer_config` of transformers 5.24.0.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvref.planning.config_keys import MAX_HEADS, Keys
+from kvref.planning.indifferent_keys import may_decide
+
+_REPLACEABLE = {
+    "head_dim", "num_key_value_heads", "num_attention_heads", "v_head_dim", "sliding_window", "qk_rope_head_dim",
+    "kv_lora_rank",
+}  # fmt: skip
+_LISTS = ("num_key_value_heads", "num_kv_heads")
+
+
+class Overrides:
+    """The keys of each layer."""
+
+    def __init__(self, keys: Keys, replaced: Mapping[int, Mapping[str, Any]]) -> None:
+        self._keys = keys
+        self._own = {i: keys.replaced(values, f"layer {i}: ") for i, values in replaced.items()}
+
+    def at(self, layer: int) -> Keys:
+        """Return the keys that hold for a layer."""
+        return self._own.get(layer, self._keys)
+
+
+def overrides_of(keys: Keys, num_layers: int) -> Overrides:
+    """Return the exceptions of a config.
+
+    Raises: ConfigError at a layer that is not there, or a key that no exception may have.
+    """
+    replaced: dict[int, dict[str, Any]] = {}
+    for name, value in (keys.inside("per_layer_config") or Keys({})).config.items():
+        if not isinstance(value, Mapping) or not str(name).isdecimal() or not int(name) < num_layers:
+            keys.refuse(
+                f"per_layer_config.{str(name)[:40]}", f"an object of one of {num_layers} layers", found=value
+            )
+        for key in value:
+            if key not in _REPLACEABLE and may_decide(str(key)):
+                keys.refuse(f"per_layer_config.{name}.{str(key)[:40]}", f"one of {', '.join(sorted(_REPLACEABLE))}",
+                            found=value[key])  # fmt: skip
+        replaced[int(name)] = {k: v for k, v in value.items() if k in _REPLACEABLE}
+    for name in _LISTS:
+        if isinstance(keys.config.get(name), list | tuple):
+            for i, heads in enumerate(keys.items(name, num_layers) or []):
+                replaced.setdefault(i, {})[name] = keys.checked(f"{name}[{i}]", heads, MAX_HEADS)
+    for i, heads in _grouped_heads(keys):
+        replaced.setdefault(i, {})["num_key_value_heads"] = heads
+    return Overrides(keys, replaced)
+
+
+def block_kinds(keys: Keys, num_layers: int) -> list[str] | None:
+    """Return the kind of each layer by its block: `full`, or `none` where attention was left out.
+
+    Raises: ConfigError if a block is none, or has attention of another kind.
+    """
+    blocks = keys.items("block_configs", num_layers)
+    if blocks is None:
+        return None
+    kinds = []
+    for i, block in enumerate(blocks):
+        attention = block.get("attention") if isinstance(block, Mapping) else None
+        if not isinstance(attention, Mapping):
+            keys.refuse(f"block_configs[{i}]", "an object with attention", found=block)
+        for name in ("sparsify", "window_length", "num_sink_tokens", "unshifted_sink"):
+            if attention.get(name):
+                keys.refuse(f"block_configs[{i}].attention.{name}", "none", found=attention[name])
+        own = attention.get("n_heads_in_group") or attention.get("num_key_value_heads")
+        left_out = attention.get("no_op") or attention.get("replace_with_linear") or own is None
+        kinds.append("none" if left_out else "full")
+    return kinds
+
+
+def _grouped_heads(keys: Keys) -> list[tuple[int, int]]:
+    found = []
+    for i, block in enumerate(keys.config.get("block_configs") or []):
+        attention = block["attention"]
+        group, heads = attention.get("n_heads_in_group"), attention.get("num_key_value_heads")
+        total = keys.config.get("num_attention_heads")
+        if attention.get("no_op") or attention.get("replace_with_linear") or group is heads is None:
+            continue
+        if group is not None:
+            group = keys.checked(f"block_configs[{i}].attention.n_heads_in_group", group, MAX_HEADS)
+            if type(total) is not int or total % group:
+                keys.refuse(
+                    f"block_configs[{i}].attention.n_heads_in_group",
+                    f"a divisor of {total} heads",
+                    found=group,
+                )
+            heads = total // group
+        found.append((i, keys.checked(f"block_configs[{i}].attention.num_key_value_heads", heads, MAX_HEADS)))
+    return found
