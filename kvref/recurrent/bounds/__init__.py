@@ -8,6 +8,7 @@ Source: derived step by step in `spec/recurrent.md`, on bounds.
 
 from kvref.recurrent.arithmetic import ScanArithmetic
 from kvref.recurrent.bounds.conv import conv_bound, gate_bound
+from kvref.recurrent.bounds.delta import delta_bound
 from kvref.recurrent.bounds.linear import selective_bound, ssd_bound
 
-__all__ = ["ScanArithmetic", "conv_bound", "gate_bound", "selective_bound", "ssd_bound"]
+__all__ = ["ScanArithmetic", "conv_bound", "delta_bound", "gate_bound", "selective_bound", "ssd_bound"]
