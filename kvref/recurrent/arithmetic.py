@@ -49,7 +49,7 @@ class ScanArithmetic:
     chunk_size: int | None = 64
     """Most tokens taken at once; None: one after another, always."""
     depth: int | None = None
-    """Most additions a product passes through in a sum over channels; None: one for each channel."""
+    """Most additions a product passes through in a sum over channels or tokens; None: one for each."""
     running_sums: bool = True
     """Decays inside a chunk come from differences of one running sum, not from a sum for each segment."""
     output: str = INPUT

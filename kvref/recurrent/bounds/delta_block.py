@@ -30,7 +30,7 @@ class Block:
     """A block of tokens of one request, all heads: what they bring, and the exact maps.
 
     Shapes: q (scaled), k [H, c, K], v, u [H, c, V], g, G, to_end [H, c, 1 or K], beta [H, c, 1], S [H, K, V]
-    before the block; A, T, Q, R [H, c, c], W, Y [H, c, K], phi [H, K, K], psi [H, K, c].
+    before the block; A, T, Q, R [H, c, c], W, k_end, Y [H, c, K], phi [H, K, K], psi [H, K, c].
     """
 
     q: Array
@@ -50,6 +50,7 @@ class Block:
     u: Array
     phi: Array
     psi: Array
+    k_end: Array
     R: Array
     Y: Array
     products: Products
@@ -69,7 +70,9 @@ class Block:
         phi[:, diagonal, diagonal] += from_start[:, -1, :]
         u = T @ (beta * v) - W @ S
         Y = q * from_start - Q @ W
-        return Block(q, k, v, g, beta, S, G, to_end, A, T, W, Q, u, phi, k_end_t @ T, Q @ T, Y, products)
+        return Block(
+            q, k, v, g, beta, S, G, to_end, A, T, W, Q, u, phi, k_end_t @ T, k_end, Q @ T, Y, products
+        )
 
     @property
     def length(self) -> int:
@@ -89,22 +92,32 @@ class Block:
             S = written[t]
         return decayed, written
 
-    def state_error(self, before: Array, rho: Array, own: Array) -> tuple[Array, Array]:
+    def state_error(
+        self, before: Array, rho: Array, own: Array, values: Array | None = None
+    ) -> tuple[Array, Array]:
         """Return the error after the block, as a norm for each column [H, V] and for each number [H, K, V].
 
-        `before` [H, V] is the norm of the error before the block, `rho` [H, c, V] that of the writes, `own`
-        [H, K, V] or [H, 1, V] what is added to the state besides: each number's, or the norm of a column's.
+        `before` [H, V] is the norm of the error before the block, `rho` [H, c, V] what the writes are off by,
+        `values` [H, c, V] what the written values are off by themselves, `own` [H, K, V] or [H, 1, V] what is
+        added to the state besides: each number's, or the norm of a column's.
         """
-        moved = np.abs(self.psi) @ rho
+        moved, columns = _through(self.psi, rho)
+        if values is not None:
+            parts = _through(np.swapaxes(self.k_end, -1, -2), values)
+            moved, columns = moved + parts[0], columns + parts[1]
         by_rows = norms(self.phi, -1)[..., None] * before[:, None, :] + moved + own
-        writes = np.minimum(norms(moved, -2), spectral_bound(self.psi)[:, None] * norms(rho, -2))
-        besides = norms(own, -2)
-        return spectral_bound(self.phi)[:, None] * before + writes + besides, by_rows
+        return spectral_bound(self.phi)[:, None] * before + columns + norms(own, -2), by_rows
 
-    def out_error(self, before: Array, rho: Array) -> Array:
-        """Return the error of each output because of errors before the block and of the writes, [H, c, V]."""
+    def out_error(self, before: Array, rho: Array, values: Array | None = None) -> Array:
+        """Return the error of each output because of those errors, [H, c, V]."""
         result: Array = norms(self.Y, -1)[..., None] * before[:, None, :] + np.abs(self.R) @ rho
-        return result
+        return result if values is None else result + np.abs(self.Q) @ values
+
+
+def _through(m: Array, x: Array) -> tuple[Array, Array]:
+    """Return how far m moves what is off by x: each number [H, n, V], and the norm of each column [H, V]."""
+    moved = np.abs(m) @ x
+    return moved, np.minimum(norms(moved, -2), spectral_bound(m)[:, None] * norms(x, -2))
 
 
 def norms(x: Array, axis: int) -> Array:

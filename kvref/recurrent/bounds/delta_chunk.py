@@ -20,13 +20,14 @@ def by_chunk_error(block: Block, before: Array, costs: Costs) -> tuple[Array, Ar
     """
     c, u, p = block.length, costs.u, costs.p
     keys, queries, from_start = np.abs(block.k), np.abs(block.q), np.exp(block.G)
-    sums = float(gamma(c + 1, u))
-    exponent = _roundings(c)
-    off_start = costs.decay_error(exponent, -block.G)  # [H, c, 1 or K]
+    place = np.arange(c)
+    terms = costs.sum(place[:, None] + 2)  # sums over the tokens before, [c, 1]
+    between = place[:, None] - place
+    off_start = costs.decay_error(_roundings(place + 1, c)[:, None], -block.G)  # [H, c, 1 or K]
     E, S = before[:, None, :], np.abs(block.S)
 
     # A, and what the computed one is off by
-    key_products, off_keys = _decayed(keys, block, off_start, exponent, costs)
+    key_products, off_keys = _decayed(keys, block, costs)
     in_A = relative(costs.d, 2 * costs.key, 2 * p, 3 * u)
     dA = np.tril(block.beta * (in_A * key_products + (1 + in_A) * off_keys), -1)
     A, T = np.abs(block.A) + dA, np.abs(block.T)
@@ -38,59 +39,61 @@ def by_chunk_error(block: Block, before: Array, costs: Costs) -> tuple[Array, Ar
     b = np.abs(block.u + block.A @ block.u) + block.beta * E_key
     reads = (keys * from_start) @ S + E_key
     b_most = block.beta * (np.abs(block.v) + reads)
-    off_reads = (keys * from_start * off_start) @ S + norms(block.k * from_start * off_start, -1)[
-        ..., None
-    ] * E
-    in_T = relative(gamma(c, u), 2 * p)
-    off = in_T * (T_most @ (A @ (T_most @ b))) + relative(u, p) * (T_most @ b)
-    in_products = relative(sums, costs.d, 6 * u, 4 * p, costs.key)
+    off_reads = (keys * from_start * off_start) @ S + off_start.max(axis=-1, keepdims=True) * E_key
+    in_T = relative(costs.sum(np.maximum(between, 0) + 1), 2 * p)
+    off = T_most @ ((in_T * (A @ T_most)) @ b) + relative(u, p) * (T_most @ b)
+    in_products = relative(terms, costs.d, 6 * u, 4 * p, costs.key)
     off = off + in_products * (T_most @ b_most) + (1 + in_products) * (T_most @ (block.beta * off_reads))
     exact = np.abs(block.u) + norms(block.W, -1)[..., None] * E
-    rho = grows @ (dA @ exact) + off + A @ off
-    written = exact + T @ rho
+    rho = grows @ (dA @ exact)
+    written = exact + T @ rho + off
     tiny = costs.eta * (block.k.shape[-1] + c + 4) * _largest(block, written, E)
-    rho = rho + tiny
+    rho, off = rho + tiny, off + tiny
 
-    # what is read, and what is kept
-    query_products, off_queries = _decayed(queries, block, off_start, exponent, costs)
-    in_out = relative(sums, costs.d, 5 * u, 4 * p, costs.key, costs.query)
+    # what is read
+    query_products, off_queries = _decayed(queries, block, costs)
+    in_out = relative(terms, costs.d, 5 * u, 4 * p, costs.key, costs.query)
     E_query = norms(block.q * from_start, -1)[..., None] * E
     whole = (queries * from_start) @ S + E_query + query_products @ written
-    off_whole = (queries * from_start * off_start) @ S + off_start.max(-1, keepdims=True) * E_query
-    out = block.out_error(before, rho) + in_out * whole
+    off_whole = (queries * from_start * off_start) @ S + off_start.max(axis=-1, keepdims=True) * E_query
+    out = block.out_error(before, rho, off) + in_out * whole
     out = out + (1 + in_out) * (off_whole + off_queries @ written) + tiny
 
-    k_end = keys * np.exp(block.to_end)
+    # what is kept
+    to_end = np.swapaxes(keys * np.exp(block.to_end), -1, -2)
     size = -block.G[:, -1:] if costs.running_sums else -block.to_end
-    off_end, last = costs.decay_error(exponent, size), off_start[:, -1, :, None]
-    in_state = relative(sums, 4 * u, 2 * p, costs.key)
-    end = from_start[:, -1, :, None]
-    kept = end * (S + E)
-    own = in_state * (kept + np.swapaxes(k_end, -1, -2) @ written)
-    own = own + (1 + in_state) * (last * kept + np.swapaxes(k_end * off_end, -1, -2) @ written) + tiny
-    column, number = block.state_error(before, rho, own)
+    off_end = costs.decay_error(_roundings(c - 1 - place, c)[:, None], size)
+    off_to_end = np.swapaxes(keys * np.exp(block.to_end) * off_end, -1, -2)
+    in_state = relative(costs.sum(c + 1), 4 * u, 2 * p, costs.key)
+    kept = from_start[:, -1, :, None] * (S + E)
+    own = in_state * (kept + to_end @ written)
+    own = own + (1 + in_state) * (off_start[:, -1, :, None] * kept + off_to_end @ written) + tiny
+    column, number = block.state_error(before, rho, own, off)
     return out, column, np.minimum(number, column[:, None, :])
 
 
-def _roundings(c: int) -> Array:
-    """Return the roundings of a difference of running sums at each token: one after another, or in a tree."""
+def _roundings(terms: Array, c: int) -> Array:
+    """Return the roundings of a difference of running sums: one for each term between, or two trees'."""
     tree = 2 * int(np.ceil(np.log2(c))) if c > 1 else 0
-    result: Array = np.maximum(np.arange(1, c + 1), tree)[:, None].astype(np.float64)
-    return result
+    return np.maximum(terms, tree)
 
 
-def _decayed(x: Array, block: Block, off: Array, exponent: Array, costs: Costs) -> tuple[Array, Array]:
-    """Return Σ |x||k| exp(G_i − G_j) for j ≤ i, and what decays in it may be off by; both [H, c, c]."""
-    k = np.abs(block.k)
+def _decayed(x: Array, block: Block, costs: Costs) -> tuple[Array, Array]:
+    """Return Σ |x||k| exp(G_i − G_j) for j ≤ i, and what decays in it may be off by; both [H, c, c].
+
+    e^θ − 1 ≤ θ e^θ, and θ is linear in the sizes of the sums.
+    """
+    k, G, c = np.abs(block.k), -block.G, block.length
+    place = np.arange(c)
+    roundings = 2 + _roundings(np.maximum(place[:, None] - place, 0), c)
     whole = block.products(x, k, block.g)
-    if costs.running_sums:
-        wrong = block.products(x * off, k, block.g)
-    else:  # e^θ − 1 ≤ θ e^θ, and θ is linear in the sum of the segment
-        G = -block.G
-        spans = block.products(x * G, k, block.g) - block.products(x, k * G, block.g)
-        flat = costs.decay_error(exponent, np.zeros_like(G)).max()
-        slope = costs.u * (exponent + 2) * np.exp(costs.u * (exponent + 2) * 128)
-        wrong = (1 + flat) * slope * np.maximum(spans, 0.0) + flat * whole
+    sums = block.products(x * G, k, block.g)
+    if not costs.running_sums:
+        sums = np.maximum(sums - block.products(x, k * G, block.g), 0.0)
+    in_sums = gamma(roundings, costs.u)
+    most = np.exp(in_sums.max() * G.max())
+    flat = costs.decay_error(0, np.zeros(1))
+    wrong = (1 + flat) * most * in_sums * sums + flat * whole
     return whole, np.tril(wrong, -1)  # exp(0) is exact
 
 

@@ -31,7 +31,8 @@ class Costs:
     exp: float
     """Roundings of an exponential and of the product with it."""
     eta: float
-    largest: float
+    depth: float
+    """Most additions in any sum."""
     channel_decay: bool
     running_sums: bool
 
@@ -53,15 +54,19 @@ class Costs:
             key=operands[1],
             exp=facts.exp_error + 1,
             eta=tiny(facts) + (facts.format("products").underflow if p else 0.0),
-            largest=facts.format("products").largest,
+            depth=np.inf if facts.depth is None else facts.depth,
             channel_decay=channel_decay,
             running_sums=facts.running_sums,
         )
 
+    def sum(self, terms: Array | float) -> Array:
+        """Return the relative error of sums of so many terms, each against the sum of sizes."""
+        return gamma(np.minimum(terms, self.depth), self.u)
+
     def decay_error(self, roundings: Array | float, size: Array) -> Array:
         """Return the relative error of exp(−size) whose argument was rounded so many times."""
         twice = 2 if self.channel_decay else 1  # a decay in a sum over channels may be split in two
-        result: Array = np.expm1(self.u * ((roundings + 2) * size + twice * self.exp))
+        result: Array = np.expm1(gamma(roundings + 2, self.u) * size + self.u * twice * self.exp)
         return result
 
 

@@ -147,12 +147,12 @@ class _Costs:
 
     u: float
     in_decay: float
-    """Roundings of the log decay of a token, each of its own size."""
+    """Relative error of the log decay of a token: its own roundings, and those of sums."""
     step: float
     """Roundings at each token."""
     write: float
     write_window: float
-    """Roundings of the size of the log decays of the chunk before the token."""
+    """Relative error of the log decays of the chunk up to the token."""
     write_products: float
     read: Array
     window: int
@@ -164,13 +164,14 @@ class _Costs:
         sums = max(chunk, 2 * int(np.ceil(np.log2(chunk)))) + 1 if chunk > 1 else 0
         products = gamma(3, facts.extra("products"))
         depth = channels if facts.depth is None else min(facts.depth, channels)
-        read = gamma(depth + chunk + 4, u)
+        most = chunk if facts.depth is None else min(facts.depth, chunk)
+        read = gamma(depth + most + 4, u)
         return _Costs(
             u=u,
-            in_decay=2 + sums,
+            in_decay=float(gamma(2 + sums, u)),
             step=facts.exp_error + (2 if chunk == 1 else 3),
-            write=facts.exp_error + chunk + 5,
-            write_window=sums if facts.running_sums else 0,
+            write=facts.exp_error + most + 5,
+            write_window=float(gamma(sums, u)) if facts.running_sums else 0.0,
             write_products=float(products),
             read=read + products * (1 + read),
             window=chunk,
@@ -211,8 +212,8 @@ def _bound(
     behind = _Window(costs.window)
     for step, (live, at) in enumerate(requests.by_token()):
         g, w = terms.g(at), terms.written(at)
-        theta = terms.off_g(at) + costs.u * (costs.step - costs.in_decay * g)
-        omega = costs.u * (costs.write + costs.write_window * behind.add(live, -g))
+        theta = terms.off_g(at) + costs.u * costs.step - costs.in_decay * g
+        omega = costs.u * costs.write + costs.write_window * behind.add(live, -g)
         write = np.expm1(omega) + costs.write_products * np.exp(omega)
         a, grown = np.exp(g), np.exp(g + theta)
         size, error = M[live], E[live]
