@@ -51,6 +51,16 @@ def test_caches_hit_what_their_peers_hit() -> None:
     assert [len(row) for row in rows(f"| cached blocks{growth}")] == [3, 3]
 
 
+def test_scans_take_turns_with_their_peers() -> None:
+    """Each scan has a peer that does the same work, or that is not there; the cost is per token."""
+    peers, growth = smoke("recurrent.py").split("\n\n| tokens")
+    table = rows(peers)
+    assert [row[0] for row in table] == ["gated_delta_rule", "kimi_delta_attention", "ssd_scan"]
+    for *_, ratio, apart in table:
+        assert ratio.startswith("skipped: ") or float(ratio) > 0 <= float(apart)
+    assert len(rows(f"| tokens{growth}")) == 2
+
+
 def test_the_sanitizer_reads_a_clean_history() -> None:
     """Timed with each parser that is installed, and nothing is found in what the reference did."""
     table = rows(smoke("sanitizer.py").split("\n\n8 a step: ")[0])
