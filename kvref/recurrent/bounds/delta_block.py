@@ -122,7 +122,9 @@ def _through(m: Array, x: Array) -> tuple[Array, Array]:
 
 def norms(x: Array, axis: int) -> Array:
     """Return Euclidean norms along an axis."""
-    result: Array = np.sqrt(np.square(x).sum(axis=axis))
+    # einsum squares and adds in one pass
+    moved = np.moveaxis(x, axis, -1)
+    result: Array = np.sqrt(np.einsum("...i,...i->...", moved, moved))
     return result
 
 

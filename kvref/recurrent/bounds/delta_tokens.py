@@ -20,11 +20,9 @@ def by_token_error(
     `before` [H, V] is the norm of the error before the block; `state_format` is what the state is rounded to
     at every token, None if it is not.
     """
-    sizes = _Sizes.of(block, costs)
-    in_read, in_out = (
-        relative(costs.d, costs.p, costs.key, 4 * costs.u),
-        relative(costs.d, costs.p, costs.query, 4 * costs.u),
-    )
+    sizes = _Sizes(block, costs)
+    in_read = relative(costs.d, costs.p, costs.key, 4 * costs.u)
+    in_out = relative(costs.d, costs.p, costs.query, 4 * costs.u)
     in_write = relative(costs.u, costs.p, costs.key)
     rho, spread, total = (np.empty_like(block.v) for _ in range(3))
     E, L = before, np.zeros_like(before)
@@ -62,16 +60,22 @@ class _Sizes:
     """How large the exact numbers are, for each token t: columns of states, reads of absolute values."""
 
     def __init__(self, block: Block, costs: Costs) -> None:
-        decayed, written = (np.abs(x) for x in block.states())  # [c, H, K, V]
+        decayed, written = block.states()  # [c, H, K, V]
+        np.abs(decayed, out=decayed)
+        np.abs(written, out=written)
         off = costs.decay_error(0, -block.g)  # [H, c, 1 or K]
         by_token = off.transpose(1, 0, 2)  # [c, H, 1 or K]
         keys, queries = (
             np.abs(x).transpose(1, 0, 2)[:, :, None, :] for x in (block.k, block.q)
         )  # [c, H, 1, K]
         self.read = (keys @ decayed)[:, :, 0]  # [c, H, V]
-        self.read_decay = ((keys * by_token[:, :, None, :]) @ decayed)[:, :, 0]
+        if off.shape[-1] == 1:
+            self.read_decay = by_token * self.read
+            self.decayed_off = by_token * norms(decayed, -2)
+        else:
+            self.read_decay = ((keys * by_token[:, :, None, :]) @ decayed)[:, :, 0]
+            self.decayed_off = norms(decayed * by_token[..., None], -2)
         self.out = (queries @ written)[:, :, 0].transpose(1, 0, 2)  # [H, c, V]
-        self.decayed_off = norms(decayed * by_token[..., None], -2)
         self.state = norms(written, -2)
         self.decay = np.exp(block.g).max(axis=-1, keepdims=True)  # [H, c, 1]
         self.off_decay = off.max(axis=-1, keepdims=True)
@@ -81,7 +85,3 @@ class _Sizes:
         self.channels = block.k.shape[-1]
         largest = 1 + max(float(x.max(initial=0.0)) for x in (decayed, written, np.abs(block.v)))
         self.many = (self.channels + 4) * largest * (1 + float(self.k.max())) * (1 + float(queries.max()))
-
-    @staticmethod
-    def of(block: Block, costs: Costs) -> "_Sizes":
-        return _Sizes(block, costs)
