@@ -52,9 +52,7 @@ _OF_SCANS = (
     Choice(
         "state-layout",
         "key_value",
-        {
-            "value_key": "handed on as it lies, a state is read transposed: no shape tells where widths are equal"
-        },
+        {"value_key": "read as it lies, a state is transposed: no shape tells where widths are equal"},
     ),
 )
 

@@ -211,7 +211,7 @@ class Trial:
 
         Raises: Violation naming the worst component.
         """
-        self._note_margin(observed, expected, bound)
+        self.note_margin(observed, expected, bound)
         outside = exceeds(observed, expected, bound)
         if outside.any():
             where = worst(observed, expected, bound, outside)
@@ -236,7 +236,7 @@ class Trial:
         if tokens is not None:
             outside &= tokens[:, None, None]
         else:
-            self._note_margin(observed, expected.out, bound)
+            self.note_margin(observed, expected.out, bound)
         if not outside.any():
             return
         token, head, channel = worst(observed, expected.out, bound, outside)
@@ -254,7 +254,8 @@ class Trial:
             },
         )
 
-    def _note_margin(self, observed: Array, expected: Array, bound: Array) -> None:
+    def note_margin(self, observed: Array, expected: Array, bound: Array) -> None:
+        """Remember how much of a bound an answer uses up."""
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = np.abs(observed - expected) / bound
         self.unbounded = self.unbounded or bool(np.isposinf(bound).any())

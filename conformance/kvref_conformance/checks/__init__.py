@@ -8,6 +8,7 @@ from kvref_conformance.checks.check import Check
 TOPICS = (
     *("dense", "paged", "dead_slots", "strides", "masks", "spans", "merge", "logits"),
     *("writes", "mla", "sparse", "rope", "layouts", "calls"),
+    *("recurrent_conv", "recurrent_mamba", "recurrent_delta", "recurrent_states", "recurrent_packing"),
     *("formats_elements", "formats_scales", "formats_micro", "formats_integers", "formats_bytes"),
     *("formats_attend", "formats_contexts", "formats_readout", "formats_variants"),
     *("block_allocator", "block_flight", "block_order", "block_tables", "block_windows", "block_sharing"),

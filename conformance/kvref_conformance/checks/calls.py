@@ -15,6 +15,7 @@ from kvref_conformance.probes.records import present_mla, random_records, record
 from kvref_conformance.probes.replays import replayed
 from kvref_conformance.probes.specimens import Specimen, hollow, specimen, specimen_cases
 from kvref_conformance.problems import Placement, Problem
+from kvref_conformance.scan_cases import is_update
 from kvref_conformance.trial import Result, Trial, bits
 
 EVERY = tuple(VERBS)
@@ -34,6 +35,11 @@ def _with_empty(claims: Claims, verb: str, level: Level) -> list[Case]:
 
 def _unasked(claims: Claims, verb: str, level: Level) -> list[Case]:
     """Cases of shapes that no other check has: whoever remembers shapes has not met them."""
+    if is_update(verb):  # one token a request, whatever the case
+        return [
+            replace(case, seq_lens=(*case.seq_lens, 1) * 3, query_lens=(*case.query_lens, 1) * 3)
+            for case in specimen_cases(claims, verb, level)
+        ]
     return [
         replace(
             case,

@@ -15,7 +15,7 @@ from kvref.attention.sparse import valid_topk_rows
 from kvref_conformance.cases import Case, Level, lattice
 from kvref_conformance.claims import Claims
 from kvref_conformance.code_problems import present_codes
-from kvref_conformance.contracts import ATTENDING, Call
+from kvref_conformance.contracts import ATTENDING, RECURRENT, Call
 from kvref_conformance.probes.caches import CodedCache, layout_cases
 from kvref_conformance.probes.code_caches import code_needles
 from kvref_conformance.probes.code_cases import coded_cases
@@ -32,6 +32,7 @@ from kvref_conformance.probes.needles import hunt_near, needles
 from kvref_conformance.probes.records import present_mla, record_cases, record_needles
 from kvref_conformance.probes.replays import replayed
 from kvref_conformance.probes.rotations import present_rope, rotation_cases, vectors
+from kvref_conformance.probes.scan_specimens import gate_specimen, scan_specimen
 from kvref_conformance.probes.selections import (
     choose,
     choosing_cases,
@@ -49,6 +50,7 @@ from kvref_conformance.probes.states import (
     state_cases,
 )
 from kvref_conformance.problems import Placement, Problem, present
+from kvref_conformance.scan_cases import scan_cases
 from kvref_conformance.trial import Result, Trial, bits
 
 #: Says for each output which of its elements do not answer the call.
@@ -209,6 +211,11 @@ def _attend_codes(case: Case, claims: Claims, turn: int) -> Specimen:
     return Specimen(call, wrong_attention(problem))
 
 
+def _recurrent(case: Case, claims: Claims, turn: int) -> Specimen:
+    made = gate_specimen if case.verb == "decay_gate" else scan_specimen
+    return Specimen(*made(case, claims))
+
+
 def wrong_attention(problem: Problem) -> Wrong:
     """Return the judge of answers to an attention problem."""
 
@@ -234,6 +241,7 @@ _BUILDERS: dict[str, Callable[[Case, Claims, int], Specimen]] = {
     "quantize_kv": _quantize,
     "dequantize_kv": _dequantize,
     "quantized_paged_attention": _attend_codes,
+    **dict.fromkeys(RECURRENT, _recurrent),
 }
 
 _CASES: dict[str, Lattice] = {
@@ -245,4 +253,5 @@ _CASES: dict[str, Lattice] = {
     "quantize_kv": written_cases,
     "dequantize_kv": read_cases,
     "quantized_paged_attention": coded_cases,
+    **dict.fromkeys(RECURRENT, scan_cases),
 }

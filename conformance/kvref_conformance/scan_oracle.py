@@ -1,0 +1,99 @@
+"""The right answer to a recurrent problem, and how far from it an honest kernel may be.
+
+The reference answers in float64, token by token; the bound follows from the arithmetic the subject declares.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kvref.arrays import Array, dtype_of
+from kvref.recurrent.bounds import conv_bound, delta_bound, selective_bound, ssd_bound
+from kvref.recurrent.conv import causal_conv
+from kvref.recurrent.gated_delta import gated_delta_rule
+from kvref.recurrent.kda import kimi_delta_attention
+from kvref.recurrent.mamba import selective_scan
+from kvref.recurrent.scan import Scan
+from kvref.recurrent.ssd import ssd_scan
+from kvref.roundings import gamma
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import VERBS
+from kvref_conformance.scan_cases import DELTA
+from kvref_conformance.scan_problems import ScanProblem
+
+#: What exp(−1000) leaves in float64, and no other number of an exact problem is below.
+NOTHING = 2.0**-100
+REFERENCE: Mapping[str, Callable[..., Scan]] = {
+    "causal_conv": causal_conv,
+    "selective_scan": selective_scan,
+    "ssd_scan": ssd_scan,
+    "gated_delta_rule": gated_delta_rule,
+    "kimi_delta_attention": kimi_delta_attention,
+}
+_BOUNDS: Mapping[str, Callable[..., tuple[Scan, Scan]]] = {
+    "causal_conv": conv_bound,
+    "selective_scan": selective_bound,
+    "ssd_scan": ssd_bound,
+    "gated_delta_rule": delta_bound,
+    "kimi_delta_attention": delta_bound,
+}
+
+
+@dataclass(frozen=True)
+class ExpectedScan:
+    """What must come back, in float64, and the componentwise bound around it: 0 where nothing rounds."""
+
+    out: Array
+    state: Array
+    out_bound: Array
+    state_bound: Array
+
+
+def solved(problem: ScanProblem) -> Scan:
+    """Return the reference's answer."""
+    positional, named = arguments_of(problem)
+    return REFERENCE[problem.verb](
+        *positional, query_start_loc=problem.starts, initial_state=problem.initial, **named
+    )
+
+
+def arguments_of(problem: ScanProblem) -> tuple[list[Array], dict[str, Any]]:
+    """Return what the functions of the reference take: inputs in order, and the rest by name."""
+    first = [a.name for a in VERBS[problem.verb].arguments if a.positional]
+    named: dict[str, Any] = {name: x for name, x in problem.inputs.items() if name not in first}
+    if "dt_limit" in named:
+        named["dt_limit"] = tuple(float(limit) for limit in named["dt_limit"])
+    return [problem.inputs[name] for name in first], {**named, **problem.params}
+
+
+def exactly(problem: ScanProblem, claims: Claims) -> ExpectedScan:
+    """Return the answer to a problem in which nothing rounds but the output.
+
+    Where a delta rule has no scale of its own, head_dim ** -0.5 may be no power of two. Then it is rounded,
+    and so is its product with the one number that is read.
+    """
+    scan = solved(problem)
+    out = scan.out.astype(dtype_of(problem.dtype)).astype(np.float64)
+    slack = np.zeros_like(out)
+    width = problem.inputs["q"].shape[-1] if problem.verb in DELTA else 1
+    if problem.verb in DELTA and "scale" not in problem.params and np.log2(width) % 2:
+        facts = claims.scan_arithmetic.resolve(problem.dtype)
+        stages = ("working", "working", "working", "products", "products", "stored", "output", "output")
+        slack = gamma(1, sum(facts.format(name).roundoff for name in stages)) * np.abs(out)
+    state = np.where(np.abs(scan.state) < NOTHING, 0.0, scan.state)
+    return ExpectedScan(out, state, slack, np.zeros_like(state))
+
+
+def within(problem: ScanProblem, claims: Claims) -> ExpectedScan:
+    """Return the answer to any problem, and the bound of the declared arithmetic around it."""
+    positional, named = arguments_of(problem)
+    exact, bound = _BOUNDS[problem.verb](
+        *positional,
+        query_start_loc=problem.starts,
+        initial_state=problem.initial,
+        arithmetic=claims.scan_arithmetic,
+        **named,
+    )
+    return ExpectedScan(exact.out, exact.state, bound.out, bound.state)
