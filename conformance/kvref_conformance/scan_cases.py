@@ -116,17 +116,23 @@ def _points(
             len(MINIMUM_GROUPS), len(dtypes), len(dims), len(claims.state_dims), len(claims.conv_widths)
         )
         for i in range(count):
-            yield _at(i, MINIMUM_GROUPS), _at(i, dtypes), _at(i, dims), _widths(claims, verb, i), i % PATTERNS
+            yield (
+                _at(i, MINIMUM_GROUPS),
+                _at(i, dtypes),
+                _at(i, dims),
+                widths_of(claims, verb, i),
+                i % PATTERNS,
+            )
     elif level == "full":
         for i, (group, dtype, pattern) in enumerate(product(MINIMUM_GROUPS, dtypes, range(PATTERNS))):
-            yield group, dtype, _at(i, dims), _widths(claims, verb, i), pattern
+            yield group, dtype, _at(i, dims), widths_of(claims, verb, i), pattern
     else:
         others = max(len(claims.state_dims), len(claims.conv_widths))
         for i, (group, dtype, dim, other) in enumerate(product(MINIMUM_GROUPS, dtypes, dims, range(others))):
-            yield group, dtype, dim, _widths(claims, verb, other + others * (i % 2)), i % PATTERNS
+            yield group, dtype, dim, widths_of(claims, verb, other + others * (i % 2)), i % PATTERNS
 
 
-def _widths(claims: Claims, verb: str, i: int) -> dict[str, Option]:
+def widths_of(claims: Claims, verb: str, i: int) -> dict[str, Option]:
     """Return the widths that a verb has beside the first: of values, of a state, of a window."""
     scan = scan_of(verb)
     if scan in DELTA:

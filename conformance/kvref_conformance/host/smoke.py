@@ -15,7 +15,7 @@ import numpy as np
 
 from kvref.arrays import Array, dtype_of
 from kvref_conformance.claims import ClaimError, Claims
-from kvref_conformance.contracts import FORMATTED, VERBS, Answer, Call, Failed, OutputSpec, Scalar
+from kvref_conformance.contracts import FORMATTED, RECURRENT, VERBS, Answer, Call, Failed, OutputSpec, Scalar
 from kvref_conformance.host import Host
 from kvref_conformance.host.found import misnamed_in
 from kvref_conformance.host.messages import OPS, check_reply, read_call
@@ -24,6 +24,7 @@ from kvref_conformance.host.smoke_managers import try_manager
 from kvref_conformance.host.wire import Message, ProtocolError, decode
 from kvref_conformance.managers import MANAGERS, offering, operations_of
 from kvref_conformance.probes.format_specimens import formatted_call
+from kvref_conformance.probes.scan_specimens import smallest_scan
 
 Blame = Literal["ok", "harness", "implementation"]
 NO_VERB = "no_such_verb"
@@ -84,6 +85,8 @@ def smallest_call(verb: str, claims: Claims) -> Call:
     """
     if verb in FORMATTED:
         return formatted_call(verb, claims)
+    if verb in RECURRENT:
+        return smallest_scan(verb, claims)
     head_dim, block_size = claims.head_dims[0], claims.block_sizes[0]
     if verb == "mla_attention":
         head_dim = claims.latent_dims[0] + _ROPE_DIM

@@ -15,12 +15,30 @@ from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Call
 from kvref_conformance.probes.gates import gate
 from kvref_conformance.probes.scans_random import random_scan
-from kvref_conformance.scan_cases import is_update
+from kvref_conformance.scan_cases import is_update, widths_of
 from kvref_conformance.scan_oracle import within
 from kvref_conformance.scan_problems import Pool, ScanProblem, laid, present_scan, present_update, read_states
 from kvref_conformance.trial import Result, Trial
 
 Wrong = Callable[[Trial, Result], Mapping[str, Array]]
+
+
+def smallest_scan(verb: str, claims: Claims) -> Call:
+    """Return a call of one request of one token, with the fewest heads and nothing optional."""
+    case = Case(
+        verb=verb,
+        seq_lens=(1,),
+        query_lens=(1,),
+        num_kv_heads=1,
+        group=1,
+        head_dim=claims.head_dims[0],
+        dtype=claims.dtypes[0],
+        options=widths_of(claims, verb, 0),
+    )
+    if verb == "decay_gate":
+        return gate(case, claims).call
+    problem = random_scan(case, claims, ()).but(params={})
+    return present_update(problem, claims, Pool()).call if is_update(verb) else present_scan(problem, claims)
 
 
 def scan_specimen(case: Case, claims: Claims) -> tuple[Call, Wrong]:

@@ -9,12 +9,15 @@ from kvref_conformance.cases import Case
 from kvref_conformance.checks.check import Check
 from kvref_conformance.choices import FORMAT_CHOICES
 from kvref_conformance.claims import Claims
-from kvref_conformance.contracts import FORMATTED
+from kvref_conformance.contracts import FORMATTED, RECURRENT
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.managers import MANAGERS
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.runner.evaluate import evaluate
 from kvref_conformance.runner.shrink import Honest
+
+#: Who answers what, where it is not the kernel.
+_ANSWERED_BY = {"codec": FORMATTED, "manager": tuple(MANAGERS), "scans": RECURRENT}
 
 
 def honest_under(oracle: Oracle) -> Honest:
@@ -26,16 +29,18 @@ def honest_under(oracle: Oracle) -> Honest:
     """
     from kvref_conformance.subjects.bitwise import Bitwise
     from kvref_conformance.subjects.lists import Lists
+    from kvref_conformance.subjects.scanned import Scanned
     from kvref_conformance.subjects.tiled import Tiled
 
     codec = Bitwise()
     declared = {name: answer for name, answer in oracle.claims.choices.items() if name in FORMAT_CHOICES}
     codec.claims = replace(Bitwise.claims, choices=declared)
     hosts = {"kernel": InProcessHost(Tiled), "codec": InProcessHost(codec), "manager": InProcessHost(Lists)}
+    hosts["scans"] = InProcessHost(Scanned)
     owns = {kind: Oracle(Claims.from_dict(host.hello().claims)) for kind, host in hosts.items()}
 
     def passes(check: Check, case: Case) -> bool:
-        kind = "codec" if case.verb in FORMATTED else "manager" if case.verb in MANAGERS else "kernel"
+        kind = next((kind for kind, areas in _ANSWERED_BY.items() if case.verb in areas), "kernel")
         host, own = hosts[kind], owns[kind]
         offered = host.hello().verbs
         missing = set(check.features) - set(own.claims.features)

@@ -14,13 +14,16 @@ from typing import Any
 from kvref_conformance.choices import CHOICES
 from kvref_conformance.claims import (
     ALL_BLOCK_SIZES,
+    ALL_CONV_WIDTHS,
     ALL_DTYPES,
     ALL_FORMATS,
     ALL_HEAD_DIMS,
+    ALL_STATE_DIMS,
     MANAGER_BLOCK_SIZES,
     Claims,
     full_claims,
 )
+from kvref_conformance.contracts import RECURRENT
 from kvref_conformance.managers import MANAGERS, offering, operations_of
 from kvref_conformance.report.model import AreaResult, Deviation, Report, RequirementResult
 from kvref_conformance.runner.evaluate import plan
@@ -39,6 +42,12 @@ _WHOLE_DOMAIN = {
     "head_dims": ALL_HEAD_DIMS,
     "block_sizes": ALL_BLOCK_SIZES,
     "formats": ALL_FORMATS,
+}
+_WHOLE_OF_SCANS = {
+    "dtypes": ALL_DTYPES,
+    "head_dims": ALL_HEAD_DIMS,
+    "state_dims": ALL_STATE_DIMS,
+    "conv_widths": ALL_CONV_WIDTHS,
 }
 _WHOLE_OF_MANAGERS = {"block_sizes": MANAGER_BLOCK_SIZES}
 
@@ -88,7 +97,7 @@ def claimed_share(area: str, claims: Claims, offered: Sequence[str] = ()) -> flo
 
     Of a manager the whole domain has all operations, features and block sizes; `offered` says what it has.
     """
-    domain: Mapping[str, Sequence[Any]] = _WHOLE_OF_MANAGERS if area in MANAGERS else _WHOLE_DOMAIN
+    domain = _domain(area)
     inside: dict[str, Any] = {}
     for name, whole in domain.items():
         inside[name] = tuple(value for value in getattr(claims, name) if value in whole)
@@ -102,6 +111,13 @@ def claimed_share(area: str, claims: Claims, offered: Sequence[str] = ()) -> flo
     claimed = len(plan(mine, replace(claims, **inside), "exhaustive"))
     possible = len(plan(every, full, "exhaustive"))
     return claimed / possible if possible else 0.0
+
+
+def _domain(area: str) -> Mapping[str, Sequence[Any]]:
+    """Return the fields of the claims that an area's domain has, with all that may be claimed."""
+    if area in MANAGERS:
+        return _WHOLE_OF_MANAGERS
+    return _WHOLE_OF_SCANS if area in RECURRENT else _WHOLE_DOMAIN
 
 
 def deviations(claims: Claims) -> tuple[Deviation, ...]:

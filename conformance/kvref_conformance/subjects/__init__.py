@@ -12,6 +12,7 @@ BUILT_IN = {
     "scanned": "kvref_conformance.subjects.scanned:Scanned",
     "lists": "kvref_conformance.subjects.lists:Lists",
     "lists_radix": "kvref_conformance.subjects.lists:RadixOfLists",
+    "reference_scans": "kvref_conformance.subjects.reference_scans:ReferenceScans",
     "reference_memory": "kvref_conformance.subjects.reference_memory:ReferenceMemory",
     "reference_radix": "kvref_conformance.subjects.reference_prefix:ReferenceRadix",
     "torch": "kvref_conformance.subjects.torch_sdpa:TorchSDPA",
