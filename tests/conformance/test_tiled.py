@@ -42,8 +42,8 @@ def _module(topic: str) -> object:
 
 
 def _asks_kernels(topic: str) -> bool:
-    """Say whether a topic is neither about formats, which `Bitwise` has, nor about managers alone."""
-    if topic.startswith("formats_") or find_spec(f"kvref_conformance.checks.{topic}") is None:
+    """Say whether a topic is not about formats or scans, which other subjects have, or managers alone."""
+    if topic.startswith(("formats_", "recurrent_")) or find_spec(f"kvref_conformance.checks.{topic}") is None:
         return False
     checks = [value for value in vars(_module(topic)).values() if isinstance(value, Check)]
     return any(verb in VERBS for check in checks for verb in check.verbs)

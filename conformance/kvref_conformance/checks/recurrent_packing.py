@@ -38,6 +38,11 @@ def _long(claims: Claims, verb: str, level: Level) -> list[Case]:
     return cases if is_update(verb) else [relen(case, [(3 * c + 2, 1), (c + 1, 0)]) for case in cases]
 
 
+def _invariant(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """All cases where the subject promises the same bits in any batch."""
+    return scan_cases(claims, verb, level) if claims.batch_invariant else []
+
+
 def _narrow(claims: Claims, verb: str, level: Level) -> list[Case]:
     """One case with the smallest widths: it will have many requests."""
     case = replace(scan_cases(claims, verb, level)[0], num_kv_heads=1, group=1, dtype=claims.dtypes[0])
@@ -64,6 +69,19 @@ def the_grid_is_a_requests_own(trial: Trial) -> None:
     hold(trial, problem)
     hold(trial, problem.only([1, 0, 2]))
     hold(trial, problem.only([1]))
+
+
+@check("KV-ATTN-104", verbs=SCANS, cases=_invariant)
+def packing_does_not_move_a_bit(trial: Trial) -> None:
+    """Each request alone, and all in reverse: the bits of its outputs and of its state are the same."""
+    problem = random_scan(trial.case, trial.claims)
+    every = list(range(len(problem.lens)))
+    whole = ask(trial, problem)
+    for some in [every[::-1], *([request] for request in every)]:
+        result = ask(trial, problem.only(some))
+        for name, index in (("out", problem.rows_of(some)), ("final_state", some)):
+            found, before = (np.asarray(answer.answer.outputs[name]) for answer in (result, whole))
+            trial.expect_bits(f"{name} of requests {some} ", result, found, before[index])
 
 
 @check("KV-RNN-022", ring="numeric", verbs=(*SCANS, *STEPS), cases=scan_cases)

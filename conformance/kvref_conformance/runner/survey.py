@@ -17,10 +17,11 @@ import numpy as np
 from kvref.arrays import Array
 from kvref.attention.arithmetic import Arithmetic
 from kvref.errors import KVError
+from kvref.recurrent.arithmetic import ScanArithmetic
 from kvref_conformance.cases import Case
 from kvref_conformance.choices_found import find_choices
 from kvref_conformance.claims import Claims
-from kvref_conformance.contracts import ATTENDING, FORMATTED, VERBS, Failed
+from kvref_conformance.contracts import ATTENDING, FORMATTED, RECURRENT, VERBS, Failed
 from kvref_conformance.host import Host
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.inference import compare, infer
@@ -88,16 +89,19 @@ def survivors(claims: Claims) -> tuple[str, ...]:
     """
     from kvref_conformance.museum import all_exhibits
 
-    if claims.arithmetic == Arithmetic():
-        return ()
-    computing = [e for e in all_exhibits() if set(e.verbs) & set(VERBS)]  # a manager has no arithmetic
-    return tuple(e.name for e in computing if not _caught(e, claims.arithmetic))
+    lax: set[str] = set()  # verbs whose arithmetic is declared to be another; a manager has none
+    if claims.arithmetic != Arithmetic():
+        lax |= set(VERBS) - set(RECURRENT)
+    if claims.scan_arithmetic != ScanArithmetic():
+        lax |= set(RECURRENT)
+    return tuple(e.name for e in all_exhibits() if set(e.verbs) & lax and not _caught(e, claims))
 
 
-def _caught(exhibit: Any, arithmetic: Arithmetic) -> bool:
-    """Say whether a check of what an exhibit breaks fails under an arithmetic."""
+def _caught(exhibit: Any, declared: Claims) -> bool:
+    """Say whether a check of what an exhibit breaks fails under the arithmetic that is declared."""
     host = InProcessHost(exhibit.subject)
-    claims = replace(Claims.from_dict(host.hello().claims), arithmetic=arithmetic)
+    arithmetic = {"arithmetic": declared.arithmetic, "scan_arithmetic": declared.scan_arithmetic}
+    claims = replace(Claims.from_dict(host.hello().claims), **arithmetic)
     oracle = Oracle(claims)
     for check, case in plan(exhibit.verbs, claims, "quick"):
         if check.requirement not in exhibit.breaks:

@@ -30,6 +30,7 @@ class Scanned(Conv, Selective, StateSpaceDual, Delta, Gates):
         state_dims=(16, 24),
         conv_widths=(4, 2),
         features=FEATURES,
+        batch_invariant=True,
         scan_arithmetic=ScanArithmetic(chunk_size=Ragged.chunk, running_sums=False),
     )
 
