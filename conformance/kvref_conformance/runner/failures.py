@@ -12,6 +12,7 @@ from kvref_conformance.cases import PROGRAM, opening
 from kvref_conformance.checks import all_checks
 from kvref_conformance.checks.check import Check
 from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import RECURRENT
 from kvref_conformance.foreign_text import one_line
 from kvref_conformance.host import Hello, Host
 from kvref_conformance.journal import lines_of
@@ -45,8 +46,8 @@ class Examiner:
     finds: Path | None
     """Folder for the files that replay failures; None: write none."""
     replay_command: Callable[[str], str]
-    _diagnosed: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Requirement -> what its failure looks like, the same in every area."""
+    _diagnosed: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    """Requirement, and area where that matters -> what its failure looks like."""
 
     def examine(self, failing: Sequence[Evidence], slug: str) -> Failure:
         """Return the failure of one requirement in one area."""
@@ -72,7 +73,8 @@ class Examiner:
 
     def _as_if(self, small: Evidence, ran: Sequence[Evidence]) -> tuple[str, ...]:
         """Return the faults that explain the smallest case and, as far as any does, larger ones as well."""
-        name = small.requirement
+        area = small.case.verb if small.case.verb in RECURRENT else ""  # these have little in common
+        name = (small.requirement, area)
         if name not in self._diagnosed and len(self._diagnosed) < DIAGNOSES:
             faults = diagnose(small, self.oracle.claims)
             for other in sorted(ran, key=lambda found: found.case.size(), reverse=True)[:WITNESSES]:

@@ -100,8 +100,11 @@ def survivors(claims: Claims) -> tuple[str, ...]:
 def _caught(exhibit: Any, declared: Claims) -> bool:
     """Say whether a check of what an exhibit breaks fails under the arithmetic that is declared."""
     host = InProcessHost(exhibit.subject)
-    arithmetic = {"arithmetic": declared.arithmetic, "scan_arithmetic": declared.scan_arithmetic}
-    claims = replace(Claims.from_dict(host.hello().claims), **arithmetic)
+    claims = replace(
+        Claims.from_dict(host.hello().claims),
+        arithmetic=declared.arithmetic,
+        scan_arithmetic=declared.scan_arithmetic,
+    )
     oracle = Oracle(claims)
     for check, case in plan(exhibit.verbs, claims, "quick"):
         if check.requirement not in exhibit.breaks:
