@@ -47,7 +47,7 @@ class ScanArithmetic:
     state_rounded: str = "call"
     """How often it is: after every "token", after every "chunk", or once a "call", at the end."""
     chunk_size: int | None = 64
-    """Most tokens taken at once; None: one after another, always."""
+    """Tokens taken at once, counted from each request's first; None: one after another, always."""
     depth: int | None = None
     """Most additions a product passes through in a sum over channels or tokens; None: one for each."""
     running_sums: bool = True

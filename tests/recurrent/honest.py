@@ -177,7 +177,8 @@ def selective(way: Way, x: Array, dt: Array, A: Array, B: Array, C: Array, S: Ar
             h[step:], a[step:] = a[step:] * h[:-step] + h[step:], a[step:] * a[:-step]
             step *= 2
         S = s(h[-1]) if way.rounded != "call" else h[-1]
-        h[-1] = S
+        if way.rounded == "token":
+            h[-1] = S
         outs.append(add_up(h * C[at][:, None, :], way.order))
     out = np.concatenate(outs) if outs else np.zeros_like(x)
     return out, s(S) if len(x) else S

@@ -222,12 +222,13 @@ def _bound(
         size = a * size + np.abs(w)
         error += eta * (4 + 2 * size + 2 * error)
         h[live] = a * h[live] + w
-        ends_chunk = facts.state_rounded == "chunk" and (step + 1) % (facts.chunk_size or 1) == 0
-        if facts.state_rounded == "token" or ends_chunk:
+        if facts.state_rounded == "token":
             error += kept.rounded(np.abs(h[live]) + error)
-        M[live], E[live] = size, error
         y[at] = terms.reads(h[live], at)
         off_y[at] = terms.read(error + costs.read * (size + error), at) + eta
+        if facts.state_rounded == "chunk" and (step + 1) % (facts.chunk_size or 1) == 0:
+            error += kept.rounded(np.abs(h[live]) + error)
+        M[live], E[live] = size, error
     state = np.empty_like(E)
     state[order] = E
     if facts.state_rounded != "token":  # the last rounding, of what is handed over
