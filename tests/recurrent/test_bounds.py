@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recurrent.families import DECAYS, KEYS, delta_inputs, log_decays
+from recurrent.honest import ORDERS, Way, delta, selective, ssd
 
 from kvref.arrays import Array
 from kvref.attention.bounds import margin
@@ -14,8 +16,6 @@ from kvref.recurrent.bounds import delta_bound, selective_bound, ssd_bound
 from kvref.recurrent.gated_delta import gated_delta_rule
 from kvref.recurrent.kda import kimi_delta_attention
 from kvref.recurrent.scan import Scan
-from recurrent.families import DECAYS, KEYS, delta_inputs, log_decays
-from recurrent.honest import ORDERS, Way, delta, selective, ssd
 
 F = np.float32
 SCALE = 0.37
