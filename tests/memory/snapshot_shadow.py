@@ -67,7 +67,7 @@ class Shadow:
         self.memory: dict[int, Any] = {}
         self.states: dict[int, Any] = {}
         self.kept: set[Any] = set()
-        """Prefixes whose last block was computed, or whose state was saved: what is there if nothing is lost."""
+        """Prefixes whose last block was computed, or whose state was saved: all there if nothing is lost."""
 
     def prefix(self, own: Live, stop: int) -> Any:
         """What a request's first tokens are, in its namespace: equal ones may share."""
