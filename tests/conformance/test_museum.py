@@ -14,6 +14,7 @@ from kvref_conformance.museum.kill_matrix import Kills, kill_matrix
 from kvref_conformance.museum.reports import ELSEWHERE, by_report
 from kvref_conformance.oracle import Oracle
 from kvref_conformance.subjects.bitwise import Bitwise
+from kvref_conformance.subjects.scanned import Scanned
 from kvref_conformance.subjects.tiled import Tiled
 
 EXHIBITS = {exhibit.name: exhibit for exhibit in all_exhibits()}
@@ -62,9 +63,10 @@ def test_exhibit_is_recognised(name: str, kills: dict[str, Kills]) -> None:
 
 def test_exhibits_are_subjects_of_their_own() -> None:
     """What a decorator narrows is the exhibit; the built-in subjects keep their verbs and their claims."""
-    assert {*verbs_of(Tiled()), *verbs_of(Bitwise())} == set(VERBS)
+    assert {*verbs_of(Tiled()), *verbs_of(Bitwise()), *verbs_of(Scanned())} == set(VERBS)
     assert not hasattr(Tiled, "exhibit")
     assert not hasattr(Bitwise, "exhibit")
+    assert not hasattr(Scanned, "exhibit")
     assert all(e.subject.claims.name == e.name for e in EXHIBITS.values())
 
 

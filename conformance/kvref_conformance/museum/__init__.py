@@ -18,6 +18,8 @@ TOPICS = (
     *("block_allocator", "block_tables", "block_sharing"),
     *("prefix_hits", "prefix_namespaces", "prefix_evictions", "prefix_lifecycle"),
     *("block_keys", "prefix_events", "block_index"),
+    *("recurrent_conv", "recurrent_packing", "recurrent_states", "recurrent_updates"),
+    *("recurrent_delta", "recurrent_lengths", "recurrent_decays", "recurrent_gates", "recurrent_mamba"),
 )
 
 

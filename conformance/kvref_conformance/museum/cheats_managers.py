@@ -93,8 +93,13 @@ class SwallowsErrors(ManagerCheat):
 
 MANAGER_CHEATS: tuple[type[ManagerCheat], ...] = (Empty, RefusesAll, FirstAnswer, Amnesiac, SwallowsErrors)
 
-#: No cheat there: keys need no memory, and neither keys nor an index has anything that it must refuse.
-HONEST = {("Amnesiac", "block_keys"), ("SwallowsErrors", "block_keys"), ("SwallowsErrors", "block_index")}
+#: No cheat there: keys and sizes need no memory, and neither keys nor an index has anything that it must refuse.
+HONEST = {
+    ("Amnesiac", "block_keys"),
+    ("Amnesiac", "cache_geometry"),
+    ("SwallowsErrors", "block_keys"),
+    ("SwallowsErrors", "block_index"),
+}
 
 
 def subject_of(cheat: type[ManagerCheat]) -> Any:

@@ -15,11 +15,12 @@ from kvref.arrays import Array
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import ATTENDING, VERBS, Answer, Call, Failed
 from kvref_conformance.host.inprocess import InProcessHost
-from kvref_conformance.museum import all_exhibits
+from kvref_conformance.museum import all_exhibits, diagnose_scans
 from kvref_conformance.museum.cut import CUT, cut_to, worst_request
 from kvref_conformance.museum.exhibit import Exhibit
 from kvref_conformance.museum.over_codes import CODECS, COST, OVER_CODES, matching, of_its_kind
 from kvref_conformance.museum.trying import Tried, comparable, honest_kind, in_nats, prepared
+from kvref_conformance.verbs_of_scans import RECURRENT
 
 #: Verbs that share the attending exhibits beside their own.
 FAMILY = (*ATTENDING, "mla_attention", "sparse_attention", "replay", OVER_CODES)
@@ -72,6 +73,8 @@ def diagnose(call: Call, answer: Answer, requirement: str = "", claims: Claims |
         return _by_manners(call, answer, candidates, declared)
     if any(name not in answer.outputs for name in (*call.outputs, *call.in_place)):
         return Diagnosis(())
+    if call.verb in RECURRENT:
+        return _found(diagnose_scans.matching(call, answer, candidates, declared), candidates, candidates)
     if _cost(call) > LARGEST:
         return Diagnosis((), len(candidates))
     tried = candidates[: max(int(BUDGET / _cost(call)), 1)]
@@ -97,6 +100,8 @@ def _candidates(call: Call, requirement: str) -> list[Exhibit]:
     """Return the exhibits that can show in a call, the likeliest first."""
     own = [e for e in all_exhibits() if call.verb in e.verbs]
     family: tuple[str, ...] = ATTENDING if call.verb in FAMILY else ()
+    if call.verb in diagnose_scans.KIN:
+        family = diagnose_scans.KIN
     if call.verb == OVER_CODES:
         family = (*ATTENDING, "dequantize_kv")
     kin = [e for e in all_exhibits() if call.verb not in e.verbs and set(e.verbs) & set(family)]

@@ -1,9 +1,10 @@
 """An exhibit: a real public fault as the smallest faulty change to a correct implementation.
 
-Decorating a subclass of a built-in subject (`Tiled`, or `Bitwise` for formats) with `exhibit` narrows it to
-the verbs and the domain that show the fault, and attaches a frozen record: what the fault breaks, where it
-was seen, and how a report names it. The class is a subject like any other, so `kvref check` can be pointed
-at it. Where a requirement has no public fault to show, the exhibit is a plant: `seen_in` is empty.
+Decorating a subclass of a built-in subject (`Tiled`, `Bitwise` for formats, `Scanned` for recurrent layers)
+with `exhibit` narrows it to the verbs and the domain that show the fault, and attaches a frozen record: what
+the fault breaks, where it was seen, and how a report names it. The class is a subject like any other, so
+`kvref check` can be pointed at it. Where a requirement has no public fault to show, the exhibit is a plant:
+`seen_in` is empty.
 
 A subclass of a manager (those of `lists`) may be decorated as it is: it becomes a subject that offers this
 manager and nothing else. Its `program` is the shortest known one that shows the fault.
@@ -15,6 +16,7 @@ from inspect import getdoc
 from typing import Any, TypeVar
 
 from kvref.attention.arithmetic import Arithmetic
+from kvref.recurrent.arithmetic import ScanArithmetic
 from kvref_conformance.claims import Claims
 from kvref_conformance.managers import AREAS, MANAGERS
 
@@ -22,6 +24,11 @@ from kvref_conformance.managers import AREAS, MANAGERS
 #: the right ones. Checks of placement, of company and of edges are not among them, for they compare a subject
 #: with itself, or ask whether a needle is found.
 EVERY_OUTPUT = tuple(f"KV-ATTN-{number:03d}" for number in (1, 2, 3, 4, 5, 6, 8, 10, 11))
+
+#: The same of recurrent layers: checks of scans and updates that hold outputs and states to the right ones.
+EVERY_SCAN = tuple(
+    f"KV-RNN-{number:03d}" for number in (6, 7, 8, 10, 11, 12, 13, 17, 19, 21, 22, 23, 26, 27, 28, 30)
+)
 
 #: A class that has been made an exhibit.
 T = TypeVar("T", bound=type[Any])
@@ -81,6 +88,8 @@ def exhibit(
         domain: dict[str, Any] = {"head_dims": (64,), "block_sizes": (16,), "dtypes": ("float32",), **limits}
         if hasattr(subject, "tile"):
             domain["arithmetic"] = Arithmetic(block=subject.tile, merges=1)
+        if hasattr(subject, "stepwise"):
+            domain["scan_arithmetic"] = ScanArithmetic(chunk_size=subject.chunk, running_sums=False)
         subject.claims = Claims(name=subject.__name__, features=features, **domain)
         for area in AREAS:
             if area not in verbs:

@@ -1,0 +1,136 @@
+"""Which known fault a wrong answer of a recurrent layer looks like.
+
+An exhibit runs on the failing call as it is. It matches if its answer equals the observed one everywhere and
+differs somewhere from the right one. Equal means no further apart than rounding may move any entry of the
+right answer under the declared arithmetic, twice, for two kernels have rounded.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from kvref.arrays import Array
+from kvref.recurrent.arithmetic import INPUT
+from kvref.recurrent.bounds import gate_bound
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import Answer, Call
+from kvref_conformance.host.inprocess import InProcessHost
+from kvref_conformance.museum.exhibit import Exhibit
+from kvref_conformance.museum.over_codes import offering
+from kvref_conformance.scan_cases import is_update, scan_of
+from kvref_conformance.scan_oracle import within
+from kvref_conformance.scan_problems import PER_TOKEN, ScanProblem, laid, read_states
+from kvref_conformance.verbs_of_scans import RECURRENT
+
+#: Verbs whose exhibits are tried on each other's calls: all but the gate share what they do with requests.
+KIN = tuple(verb for verb in RECURRENT if verb != "decay_gate")
+#: Elements of a call above which nothing is tried: an exhibit goes through them chunk by chunk.
+LARGEST = 2_000_000
+
+
+@dataclass(frozen=True)
+class Right:
+    """The right answer to a call by output name, and how far two honest kernels may be apart."""
+
+    outputs: Mapping[str, Array]
+    apart: Mapping[str, Array]
+
+    def same(self, one: Mapping[str, Array], other: Mapping[str, Array]) -> bool:
+        """Say whether two answers are equal within rounding, with NaN and infinities at the same places."""
+        return all(_close(one[name], other[name], self.apart[name]) for name in self.outputs)
+
+
+def matching(call: Call, answer: Answer, candidates: list[Exhibit], claims: Claims) -> list[Exhibit]:
+    """Return the exhibits that give this answer to this call."""
+    if sum(x.size for x in call.tensors.values()) > LARGEST:
+        return []
+    right = _right(call, claims)
+    observed = _numbers(answer.outputs, call)
+    if right.same(observed, right.outputs):
+        return []
+    return [e for e in candidates if _matches(e, call, claims, observed, right)]
+
+
+def _matches(
+    exhibit: Exhibit, call: Call, claims: Claims, observed: Mapping[str, Array], right: Right
+) -> bool:
+    try:
+        wrong = _numbers(_asked(exhibit, call, claims), call)
+    except Exception:  # a fault may raise on an input it was not made for
+        return False
+    return right.same(wrong, observed) and not right.same(wrong, right.outputs)
+
+
+def _asked(exhibit: Exhibit, call: Call, claims: Claims) -> Mapping[str, Array]:
+    """Run an exhibit under the subject's claims, in memory laid out as every host lays it.
+
+    Raises: Failed.
+    """
+    subject = exhibit.subject()
+    for verb in KIN:  # a verb may go through another one that is not claimed
+        subject = offering(subject, verb)
+    subject.claims = claims
+    return InProcessHost(subject).call(call).outputs
+
+
+def _numbers(outputs: Mapping[str, Array], call: Call) -> dict[str, Array]:
+    names = (*call.outputs, *call.in_place)
+    with np.errstate(all="ignore"):
+        return {name: np.asarray(outputs[name]).astype(np.float64) for name in names}
+
+
+def _close(one: Array, other: Array, apart: Array) -> bool:
+    with np.errstate(invalid="ignore"):
+        equal = (one == other) | (np.isnan(one) & np.isnan(other)) | (np.abs(one - other) <= apart)
+    return bool(equal.all())
+
+
+def _right(call: Call, claims: Claims) -> Right:
+    """Return the right answer to a call, and what rounding may do to any entry of it."""
+    if call.verb == "decay_gate":
+        facts = claims.scan_arithmetic
+        facts = replace(facts, output="float32") if facts.output == INPUT else facts
+        bound: Any = call.params.get("lower_bound")
+        g, moved = gate_bound(**call.tensors, lower_bound=bound, arithmetic=facts)
+        return Right({"g": g}, {"g": 2 * moved})
+    problem = problem_of(call, claims)
+    expected = within(problem, claims)
+    widest = 2 * max(_largest(expected.out_bound), _largest(expected.state_bound))
+    state = laid(expected.state, replace(problem, dtype="float64"), claims).astype(np.float64)
+    if not is_update(call.verb):
+        outputs = {"out": expected.out, "final_state": state}
+        return Right(outputs, dict.fromkeys(outputs, np.asarray(widest)))
+    indices = call.tensors["state_indices"]
+    live = np.flatnonzero(indices >= 0)
+    out = np.zeros(call.outputs["out"].shape)
+    out[live] = expected.out
+    pool = call.tensors["state"].astype(np.float64)
+    pool[indices[live]] = state
+    outputs = {"out": out, "state": pool}
+    return Right(outputs, dict.fromkeys(outputs, np.asarray(widest)))
+
+
+def _largest(bound: Array) -> float:
+    return float(np.max(bound, initial=0.0, where=np.isfinite(bound)))
+
+
+def problem_of(call: Call, claims: Claims) -> ScanProblem:
+    """Return the problem that a call of a scan or an update asks."""
+    given = dict(call.tensors)
+    scan = scan_of(call.verb)
+    empty = ScanProblem(scan, {}, np.zeros(0, np.int64), np.zeros(0), {}, "float32")
+    if is_update(call.verb):
+        pool, indices = given.pop("state"), given.pop("state_indices")
+        live = np.flatnonzero(indices >= 0)
+        kept, lens = pool[indices[live]], np.ones(len(live), np.int64)
+        given = {name: x[live] if name in PER_TOKEN else x for name, x in given.items()}
+    else:
+        kept, lens = given.pop("initial_state"), np.diff(given.pop("query_start_loc")).astype(np.int64)
+    initial = read_states(kept, empty, claims)
+    if "has_initial_state" in given:
+        flags = given.pop("has_initial_state").astype(np.bool_)
+        initial = np.where(flags.reshape(-1, *[1] * (initial.ndim - 1)), initial, 0.0)
+    dtype = next(iter(call.outputs.values())).dtype
+    return ScanProblem(scan, given, lens, initial, dict(call.params), dtype)
