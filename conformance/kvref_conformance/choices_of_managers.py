@@ -54,6 +54,25 @@ OF_MANAGERS = (
         {"no": "the next turn of a conversation computes the last answer again"},
     ),
     Choice(
+        "snapshot-saves",
+        "interval",
+        {
+            "chunk_end": "a step that passes many multiples of the interval leaves one snapshot, or none",
+            "branch": "what nobody has branched off yet is kept nowhere: the second request hits nothing",
+            "unspecified": "which prefix has a snapshot cannot be foreseen: two runs hit differently",
+        },
+    ),
+    Choice(
+        "state-pool",
+        "own",
+        {"shared": "states and blocks are of one pool: a burst of states evicts blocks, and the reverse"},
+    ),
+    Choice(
+        "running-states",
+        "one",
+        {"several": "a request holds more state slots than it runs in, so fewer requests fit"},
+    ),
+    Choice(
         "key-scheme",
         "unspecified",
         {

@@ -67,6 +67,16 @@ FEATURES: dict[str, str] = {
     "junctions": "snapshot_cache: where a prompt leaves a prefix that is cached, a state is saved",
     "weak_hash": "opened with hash_bits, keys collide, and contents are compared before they are shared",
     "events": "prefix_cache: take_events tells what was stored and removed",
+    "chunked_layers": "cache_geometry: models with layers that attend within a chunk",
+    "uneven_layers": "cache_geometry: models whose layers differ in heads or widths, or share entries",
+    "skipped_layers": "cache_geometry: models with layers that a search has left without attention",
+    "latent_layers": "cache_geometry: models of latent attention",
+    "indexed_layers": "cache_geometry: models whose layers keep keys of an indexer",
+    "compressed_layers": "cache_geometry: models whose layers keep one entry for several tokens",
+    "recurrent_layers": "cache_geometry: models with recurrent layers",
+    "tensor_parallel": "cache_geometry: size is asked for one of several ranks",
+    "snapshot_sizes": "cache_geometry: snapshot says how large one is",
+    "hybrid_blocks": "cache_geometry: hybrid_block says how long blocks of a hybrid model are",
 }
 
 #: Query heads per kv head that every attending claim covers.

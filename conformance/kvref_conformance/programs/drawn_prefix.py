@@ -49,7 +49,7 @@ def options(manager: str, rng: random.Random, claims: Claims) -> dict[str, Any]:
 
 def draw(manager: str, rng: random.Random, claims: Claims, length: int, block_size: int) -> str:
     """Return a program of about so many steps."""
-    make = {"prefix_cache": _Requests, "block_keys": Prompts, "block_index": _Workers}[manager]
+    make = {"prefix_cache": Requests, "block_keys": Prompts, "block_index": _Workers}[manager]
     drawn = make(rng, claims, block_size)
     steps: list[str] = []
     while len(steps) < length:
@@ -58,7 +58,7 @@ def draw(manager: str, rng: random.Random, claims: Claims, length: int, block_si
 
 
 @dataclass
-class _Requests(Prompts):
+class Requests(Prompts):
     """Requests that come and go, several in flight."""
 
     live: dict[int, bool] = field(default_factory=dict)

@@ -22,8 +22,10 @@ INTERPRETERS = {
     "block_allocator": "allocator",
     "block_tables": "tables",
     "prefix_cache": "prefix",
+    "snapshot_cache": "snapshots",
     "block_keys": "keys",
     "block_index": "index",
+    "cache_geometry": "geometry",
 }
 #: Failures that are no refusal: the subject is gone, or gave something, in a form that cannot be read.
 NO_REFUSAL = ("crash", "timeout", "protocol", "unsupported", "shape", "dtype")

@@ -23,6 +23,8 @@ Takes = tuple[int, int]
 #: As many as fit a program.
 MANY = 4096
 
+#: Managers whose requests are given something besides tokens, in steps of its own.
+OF_PROMPTS = ("prefix_cache", "snapshot_cache")
 _DRAFTS: Mapping[str, Takes] = {**dict.fromkeys(TEXTS, (2, 2)), **dict.fromkeys(PARTS, (4, 4))}
 #: Managers whose interpreters read their steps one by one.
 _READ: Mapping[str, Mapping[str, Takes]] = {
@@ -46,7 +48,7 @@ def steps_of_manager(manager: str) -> Mapping[str, Takes]:
     found: dict[str, Takes] = {}
     for name, takes in {**module.STEPS, **getattr(module, "ODD", {})}.items():
         found[name] = (takes, takes) if isinstance(takes, int) else takes
-    return MappingProxyType({**found, **(_DRAFTS if manager == "prefix_cache" else {})})
+    return MappingProxyType({**found, **(_DRAFTS if manager in OF_PROMPTS else {})})
 
 
 def check_program(manager: str, text: str) -> None:

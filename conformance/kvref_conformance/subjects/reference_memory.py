@@ -13,6 +13,7 @@ from kvref_conformance.subjects.reference_prefix import (
     ReferenceKeys,
     ReferencePrefixCache,
 )
+from kvref_conformance.subjects.reference_snapshots import ReferenceSnapshotCache
 
 NULL = -1
 
@@ -110,11 +111,15 @@ class ReferenceMemory:
     claims = Claims(
         name="reference_memory",
         block_sizes=(4, 1, 3, 16),
-        features=("pin", "steps", "groups", "pruning", *NAMESPACES, "weak_hash", "events"),
+        features=(
+            *("pin", "steps", "groups", "pruning", *NAMESPACES, "weak_hash", "events"),
+            *("drafts", "junctions", "window"),
+        ),
         choices={"free-order": "fifo", "key-scheme": "kvref"},
     )
     block_allocator = Allocator
     block_tables = Tables
     prefix_cache = ReferencePrefixCache
+    snapshot_cache = ReferenceSnapshotCache
     block_keys = ReferenceKeys
     block_index = ReferenceIndex

@@ -69,7 +69,7 @@ class SnapshotLists(PrefixLists):
         one.hit, hits, source = self.joint_hit(one.content, one.num_tokens)
         own = Running(ZEROS, None, self.junction_of(one))
         self.make_room(self.missing(one, one.hit + max_new_tokens, hits), [b for b in hits if b != NULL])
-        self.states.check_room(1 + (source in self.states.waiting))
+        self.states.check_room(1)
         self.begin(one, hits)
         self.running[request] = own
         self.schedule(one, max_new_tokens)
@@ -86,10 +86,10 @@ class SnapshotLists(PrefixLists):
         self.check_drafts(num_drafts, len(tokens), count - start, max_new_tokens)
         stop = min(start + max_new_tokens, count)
         self.make_room(-(-stop // self.block_size) - len(one.blocks), [])
-        self.states.check_room(num_drafts)
+        own = self.running[request]
+        self.states.check_room(num_drafts + (self.states.holders[own.slot] > 1))
         one.content.tokens += tokens
         self.schedule(one, max_new_tokens)
-        own = self.running[request]
         own.step = self.go_on(own, start, one.scheduled, num_drafts)
         self.save(one, own.step)
         return self.slots(request)[start:], *self.told(own.step)
@@ -172,7 +172,14 @@ class SnapshotLists(PrefixLists):
     # --- steps
 
     def restore(self, one: Request, source: int) -> Step:
-        """Return the first step: it copies its snapshot, which is held until then."""
+        """Return the first step: it copies its snapshot, which is held until then.
+
+        Where no other slot can be had, the snapshot is one no more, and the step runs in its slot.
+        """
+        if self.states.waiting == [source]:
+            self.states.withdraw(source)
+            self.states.hold(source)
+            return Step(one.hit, one.scheduled, source, source)
         if source != ZEROS:
             self.states.hold(source)
         return Step(one.hit, one.scheduled, source, self.states.take())
@@ -193,7 +200,8 @@ class SnapshotLists(PrefixLists):
         """Take slots for what a step saves: what a rejection needs, then snapshots while there are slots."""
         needed = range(step.stop - step.num_drafts, step.stop)
         positions = {p: self.states.take() for p in needed if p > step.start}
-        for position in self.positions(one, step):
+        junction = self.running[one.number].junction
+        for position in sorted(self.positions(one, step), key=lambda p: (p != junction, -p)):
             if position not in positions and self.states.waiting and self.is_new(one, position):
                 positions[position] = self.states.take()
         step.saves = sorted(positions.items())

@@ -1,0 +1,227 @@
+"""Programs for a snapshot cache: the requests of a prefix cache, in a model that keeps states as well.
+
+Steps, where r is a request, d a document, n and m numbers of tokens:
+
+    admit r d n d n …        begin a request with n tokens of document d, then n of the next; schedule all
+    part r m d n …           the same, but schedule at most m tokens that are not cached
+    more r m                 schedule at most m more tokens of the prompt
+    decode r d n …           let decoded tokens join, and schedule them
+    draft r k d n …          the same; the last k of them are drafts
+    commit r                 what is scheduled is computed now, and all drafts stay
+    accept r k               what is scheduled is computed now, and the first k drafts stay
+    finish r · abort r       a request ends; it is finished only when all of it is computed
+    reset                    forget everything; must be refused while there is a request
+    adapter · version · salt · image · embed
+                             what request r is to be admitted with, as in `drafts`
+
+These must be refused, and change nothing:
+
+    again r · stranger r · huge r
+                             a second admission, operations on a request that is not there, more tokens than
+                             there are slots
+    accept_beyond r k · accept_negative r k
+                             a commit of a step, with k more accepted than there are drafts, and with −k
+    draft_beyond r k · draft_negative r k
+                             an extension by one token, of which 1 + k are drafts, and −k
+
+Between an admission or an extension and its commit a step is in flight. Steps of requests may overlap. A step
+whose operation is not offered is passed over.
+"""
+
+from typing import Any
+
+from kvref_conformance.cases import Case
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import Failed
+from kvref_conformance.managers import MAX_LIST
+from kvref_conformance.programs.breach import Log
+from kvref_conformance.programs.drafts import PARTS, TEXTS, Drafts
+from kvref_conformance.programs.prompts import Prompt, are_pairs, tokens_of
+from kvref_conformance.programs.running import Session
+from kvref_conformance.programs.step import Step
+from kvref_conformance.programs.watched_snapshots import WatchedSnapshots
+
+#: Step -> how many numbers it takes, at least and at most.
+STEPS = {
+    name: (least, most)
+    for least, most, names in (
+        (3, 65, "admit decode"),
+        (4, 66, "part draft"),
+        (2, 2, "more accept"),
+        (1, 1, "commit finish abort again stranger huge"),
+        (0, 0, "reset"),
+    )
+    for name in names.split()
+}
+#: The same of steps about drafts that must be refused.
+ODD = {f"{name}_{how}": (2, 2) for name in ("accept", "draft") for how in ("beyond", "negative")}
+
+
+def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Snapshots":
+    """Return what performs the steps of one program."""
+    return Snapshots(WatchedSnapshots(session, case, claims, log), log)
+
+
+class Snapshots:
+    """Performs the steps of one program on one snapshot cache."""
+
+    def __init__(self, cache: WatchedSnapshots, log: Log) -> None:
+        self.cache, self.log = cache, log
+        self.drafts = Drafts(cache.claims.features)
+        self.may_reject = "drafts" in cache.claims.features
+
+    def perform(self, step: Step) -> bool:
+        """Perform a step, or pass it over."""
+        if step.name in TEXTS or step.name in PARTS:
+            return self.drafts.perform(step)
+        least, most = {**STEPS, **ODD}.get(step.name, (1, 0))
+        if not least <= len(step.numbers) <= most or min(step.numbers, default=0) < 0:
+            return False
+        try:
+            if not getattr(self, f"do_{step.name}")(*step.numbers):
+                return False
+        except Failed as failed:
+            if failed.kind == "unsupported":
+                return False
+            raise
+        self.log.note(step, "then", len(self.cache.live), "are there")
+        return True
+
+    def finish(self) -> None:
+        """Look at nothing more: every step was looked at."""
+
+    def do_admit(self, request: int, *pairs: int) -> bool:
+        """Begin a request and schedule all of it."""
+        return self.do_part(request, sum(pairs[1::2]), *pairs)
+
+    def do_part(self, request: int, most: int, *pairs: int) -> bool:
+        """Begin a request and schedule some of it."""
+        given, count = self.drafts.of(request), sum(pairs[1::2])
+        if request in self.cache.live or not are_pairs(pairs) or not given.fits(count):
+            return False
+        if most < 1 or count > MAX_LIST:
+            return False
+        self.drafts.drop(request)
+        self.cache.admit(request, Prompt(given, tokens_of(pairs)), most)
+        return True
+
+    def do_more(self, request: int, most: int) -> bool:
+        """Schedule more of a prompt."""
+        one = self.cache.live.get(request)
+        if one is None or one.step is not None or one.is_whole or most < 1:
+            return False
+        self.cache.extend(request, [], most)
+        return True
+
+    def do_decode(self, request: int, *pairs: int) -> bool:
+        """Let decoded tokens join, and schedule all of them."""
+        return self._join(request, 0, pairs)
+
+    def do_draft(self, request: int, num_drafts: int, *pairs: int) -> bool:
+        """Let tokens join of which the last are drafts."""
+        fits = self.may_reject and 0 < num_drafts <= sum(pairs[1::2])
+        return fits and self._join(request, num_drafts, pairs)
+
+    def _join(self, request: int, num_drafts: int, pairs: tuple[int, ...]) -> bool:
+        one = self.cache.live.get(request)
+        if one is None or not one.is_whole or not are_pairs(pairs):
+            return False
+        tokens = tokens_of(pairs)
+        if len(one.prompt.tokens) + len(tokens) > MAX_LIST:
+            return False
+        self.cache.extend(request, tokens, len(tokens), num_drafts)
+        return True
+
+    def do_commit(self, request: int) -> bool:
+        """Let what is scheduled be computed."""
+        one = self.cache.live.get(request)
+        if one is None or one.step is None:
+            return False
+        self.cache.commit(request)
+        return True
+
+    def do_accept(self, request: int, accepted: int) -> bool:
+        """Let what is scheduled be computed, and some of the drafts stay."""
+        one = self.cache.live.get(request)
+        if one is None or one.step is None or not accepted <= one.step.num_drafts:
+            return False
+        self.cache.commit(request, accepted)
+        return True
+
+    def do_finish(self, request: int) -> bool:
+        """End a request that is computed."""
+        if request not in self.cache.live or not self.cache.live[request].is_whole:
+            return False
+        self.cache.end(request, "finish")
+        return True
+
+    def do_abort(self, request: int) -> bool:
+        """End a request, whatever it has computed."""
+        if request in self.cache.live:
+            self.cache.end(request, "abort")
+            return True
+        return False
+
+    def do_reset(self) -> bool:
+        """Forget everything, or be refused."""
+        self.cache.reset()
+        return True
+
+    def do_again(self, request: int) -> bool:
+        """Admit a request that is there, with tokens of its own."""
+        if (one := self.cache.live.get(request)) is None:
+            return False
+        self._refused("admit", request, tokens=one.prompt.tokens, max_new_tokens=len(one.prompt.tokens))
+        return True
+
+    def do_stranger(self, request: int) -> bool:
+        """Ask every operation about a request that is not there."""
+        if request in self.cache.live:
+            return False
+        for operation in ("extend", "commit", "finish", "abort", "slots"):
+            arguments = {"tokens": [1], "max_new_tokens": 1} if operation == "extend" else {}
+            self._refused(operation, request, **arguments)
+        return True
+
+    def do_huge(self, request: int) -> bool:
+        """Admit one token more than there are slots."""
+        count = self.cache.capacity * self.cache.block_size + 1
+        if request in self.cache.live or count > MAX_LIST:
+            return False
+        self._refused("admit", request, tokens=tokens_of([1, count]), max_new_tokens=count)
+        self._refused("slots", request)
+        return True
+
+    def do_accept_beyond(self, request: int, more: int) -> bool:
+        """Accept more drafts than there are."""
+        one = self.cache.live.get(request)
+        if not self.may_reject or one is None or one.step is None or not more:
+            return False
+        self._refused("commit", request, num_accepted=one.step.num_drafts + more)
+        return True
+
+    def do_accept_negative(self, request: int, count: int) -> bool:
+        """Accept fewer drafts than none."""
+        one = self.cache.live.get(request)
+        if not self.may_reject or one is None or one.step is None or not count:
+            return False
+        self._refused("commit", request, num_accepted=-count)
+        return True
+
+    def do_draft_beyond(self, request: int, more: int) -> bool:
+        """Let more drafts join than tokens."""
+        return bool(more) and self._odd_draft(request, 1 + more)
+
+    def do_draft_negative(self, request: int, count: int) -> bool:
+        """Let fewer drafts join than none."""
+        return bool(count) and self._odd_draft(request, -count)
+
+    def _odd_draft(self, request: int, num_drafts: int) -> bool:
+        one = self.cache.live.get(request)
+        if not self.may_reject or one is None or not one.is_whole:
+            return False
+        self._refused("extend", request, tokens=[1], max_new_tokens=1, num_drafts=num_drafts)
+        return True
+
+    def _refused(self, operation: str, request: int, **arguments: Any) -> None:
+        self.cache.must_not("KV-SNAP-021", operation, request=request, **arguments)

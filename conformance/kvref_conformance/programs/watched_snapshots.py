@@ -1,0 +1,377 @@
+"""A snapshot cache that is asked and watched: every answer is held to the shadow beside it.
+
+The shadow follows the subject: blocks and state slots are its own, and the shadow only knows what was written
+into each. What a step does is done at its commit. After every operation the slots of every request and both
+counts are looked at.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from kvref_conformance.cases import Case
+from kvref_conformance.claims import Claims
+from kvref_conformance.contracts import Failed
+from kvref_conformance.programs.breach import Log, Stop
+from kvref_conformance.programs.cells import Cell, Cells
+from kvref_conformance.programs.live import Told
+from kvref_conformance.programs.prompts import Prompt
+from kvref_conformance.programs.running import Session, attempt, is_refused
+from kvref_conformance.programs.snapshot_hits import judge_hit
+from kvref_conformance.programs.snapshot_ledger import SnapshotLedger
+from kvref_conformance.programs.snapshot_looks import look_at_blocks, look_at_slots, look_at_states
+from kvref_conformance.programs.snapshot_steps import judge_blocks, judge_source, judge_targets
+from kvref_conformance.programs.state_cells import ZEROS, StateCells, StepTold
+
+
+@dataclass
+class Stateful:
+    """A request that has been admitted and has not ended."""
+
+    prompt: Prompt
+    hit: int
+    junction: int
+    slots: list[int] = field(default_factory=list)
+    """Of all tokens that are cached or scheduled, as the subject last said; −1 below a window."""
+    loose: set[int] = field(default_factory=set)
+    """Blocks of rejected tokens, which may be its own still."""
+    step: StepTold | None = None
+    """The step in flight."""
+    computed: int = 0
+    places: set[int] = field(default_factory=set)
+    """State slots in which the state after the computed tokens lies."""
+    saved: set[int] = field(default_factory=set)
+    """Positions that it has saved, or found saved."""
+    was_cut: bool = False
+    """Whether drafts of its last step were rejected."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every token is computed."""
+        return self.step is None and self.computed == len(self.prompt.tokens)
+
+    @property
+    def first(self) -> int:
+        """The next token to be scheduled."""
+        return len(self.slots)
+
+
+class WatchedSnapshots:
+    """One session, the shadow of its memory, and what may be hit."""
+
+    def __init__(self, session: Session, case: Case, claims: Claims, log: Log) -> None:
+        self.session, self.claims, self.log = session, claims, log
+        self.block_size = case.block_size
+        blocks, self.num_states = int(case.option("num_blocks")), int(case.option("num_states"))
+        self.window = int(case.options.get("window", 0))
+        self.shared = claims.choice("state-pool") == "shared"
+        self.several = claims.choice("running-states") == "several"
+        self.null = int(claims.choice("null-block") == "reserved")
+        self.num_blocks = blocks + self.num_states if self.shared else blocks
+        """Ids of blocks, and where one pool serves both, of states as well."""
+        self.capacity = self.num_blocks - self.null
+        self.cells, self.states = Cells(), StateCells()
+        interval = int(case.option("snapshot_interval"))
+        self.ledger = SnapshotLedger.under(claims, case.block_size, interval, self.window)
+        self.live: dict[int, Stateful] = {}
+        self.saved: set[int] = set()
+        """State slots that may be a snapshot."""
+        self.told = Told()
+        self.drift = {"num_free": 0, "num_free_states": 0}
+        """By how much each count was off, last time."""
+        self.eager = claims.choice("publish-time") == "scheduled"
+        self.look("KV-SNAP-010")
+
+    # --- what is held
+
+    def block(self, slot: int) -> int:
+        """Return the block of a slot."""
+        return slot // self.block_size
+
+    def blocks_of(self, num_tokens: int) -> int:
+        """Count the blocks of so many tokens."""
+        return -(-num_tokens // self.block_size)
+
+    def held_blocks(self, but: int | None = None, *, most: bool = False) -> set[int]:
+        """Return the blocks that requests hold; `most`: and those that they may hold."""
+        found: set[int] = set()
+        for name, one in self.live.items():
+            if name == but:
+                continue
+            first = 0 if most else self.ledger.first_seen(one.computed)
+            found |= {self.block(slot) for slot in one.slots[first:] if slot >= 0}
+            found |= one.loose if most else set()
+        return found
+
+    def held_states(self, but: int | None = None, *, most: bool = False) -> set[int]:
+        """Return the state slots that requests hold; `most`: and the snapshots that they start from."""
+        found: set[int] = set()
+        for name, one in self.live.items():
+            if name == but:
+                continue
+            if one.step is not None:
+                found |= {*one.step.targets, *([one.step.source] if most else [])}
+            elif most or len(one.places) == 1:
+                found |= one.places
+        return found - {ZEROS}
+
+    def count_held_states(self) -> tuple[int, int]:
+        """Return how many state slots are held at least, and at most.
+
+        A request that goes on from a snapshot, for drafts were rejected, may have a slot to go on in.
+        """
+        open_ones = [one for one in self.live.values() if one.step is None and len(one.places) > 1]
+        least = len(self.held_states()) + len(open_ones)
+        most = len(self.held_states(most=True)) + sum(one.was_cut for one in self.live.values())
+        if self.several and self.live:
+            most = self.num_states
+        return min(least, most), most
+
+    def free_states(self) -> int:
+        """Count the state slots that no request holds, if each holds as many as it may."""
+        return self.num_states - self.count_held_states()[1]
+
+    # --- operations
+
+    def stop(self, message: str, *requirements: str) -> NoReturn:
+        """Write down a breach after which nothing can be judged."""
+        self.log.breach(message, *requirements)
+        raise Stop
+
+    def must(self, requirement: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """Do what must succeed. Raises: Stop if it does not."""
+        answer = attempt(self.session, operation, **arguments)
+        if isinstance(answer, Failed):
+            self.stop(f"{operation}({_shown(arguments)}): {answer}", requirement)
+        return answer
+
+    def must_not(self, requirement: str, operation: str, **arguments: Any) -> None:
+        """Do what must be refused and change nothing, if it is offered. Raises: Stop if it is not refused."""
+        try:
+            refused = is_refused(self.session, operation, **arguments)
+        except Failed as failed:
+            if failed.kind != "unsupported":
+                raise
+            return
+        if not refused:
+            self.stop(f"{operation}({_shown(arguments)}) was not refused", requirement)
+        self.look(requirement)
+
+    def admit(self, request: int, prompt: Prompt, most: int) -> None:
+        """Admit a request and judge its hit and its first step. Raises: Stop if they cannot be followed."""
+        count = len(prompt.tokens)
+        arguments: dict[str, Any] = {"request": request, "tokens": prompt.tokens, "max_new_tokens": most}
+        answer = attempt(self.session, "admit", **arguments, **prompt.given.arguments())
+        said = f"admit(request {request}, {count} tokens, max_new_tokens {most})"
+        if isinstance(answer, Failed):
+            self._refused(said, answer, self.blocks_of(count), 1)
+            self.must_not("KV-SNAP-017", "slots", request=request)
+            return
+        hit, slots = answer["num_cached_tokens"], answer["slots"]
+        said = f"{said} hits {hit} tokens"
+        if self.blocks_of(count) > self.num_blocks - self.null:
+            self.stop(f"{said}: {count} tokens in {self.capacity} blocks", "KV-SNAP-021")
+        judge_hit(self, said, prompt, hit, slots[: max(hit, 0)], answer["source"])
+        if not 0 <= hit <= count or len(slots) != hit + min(most, count - hit):
+            due = hit + min(most, count - hit)
+            self.stop(f"{said} and gives {len(slots)} slots, expected {due}", "KV-SNAP-017")
+        junction = self.ledger.junction(prompt) if self._has_junctions else 0
+        one = Stateful(prompt, hit, junction if junction > hit else 0, slots[:hit], computed=hit)
+        self.live[request] = one
+        self._schedule(request, said, answer, slots[hit:], 0)
+
+    def extend(self, request: int, tokens: list[int], most: int, num_drafts: int = 0) -> None:
+        """Let tokens join a request, schedule more, and judge the step. Raises: Stop, as `admit`."""
+        one = self.live[request]
+        total = len(one.prompt.tokens) + len(tokens)
+        stop = min(one.first + most, total)
+        given = {"num_drafts": num_drafts} if num_drafts else {}
+        said = f"extend(request {request}, {len(tokens)} tokens, max_new_tokens {most}"
+        said += f", {num_drafts} drafts)" if num_drafts else ")"
+        answer = attempt(self.session, "extend", request=request, tokens=tokens, max_new_tokens=most, **given)
+        if isinstance(answer, Failed):
+            own = bool(num_drafts) or bool(one.places & self.ledger.known_states())
+            self._refused(said, answer, self.blocks_of(stop) - self.blocks_of(one.first), num_drafts + own)
+            return
+        one.prompt.add(tokens)
+        if len(answer["slots"]) != stop - one.first:
+            due = stop - one.first
+            self.stop(f"{said} gives {len(answer['slots'])} slots, expected {due}", "KV-SNAP-017")
+        self._schedule(request, said, answer, answer["slots"], num_drafts)
+
+    def commit(self, request: int, accepted: int | None = None) -> None:
+        """Let the step of a request be computed. Raises: Stop if that is refused."""
+        one = self.live[request]
+        step = one.step
+        assert step is not None
+        stays = step.num_drafts if accepted is None else accepted
+        given = {"num_accepted": stays} if step.num_drafts else {}
+        self.must("KV-SNAP-010", "commit", request=request, **given)
+        kept = step.stop - step.num_drafts + stays
+        self.states.run(step, one.prompt, request, self.log.step)
+        self.saved.update(slot for _, slot in step.saves)
+        self.cells.commit(one.slots[step.start :], request)
+        one.step, one.computed, one.loose = None, kept, set()
+        one.was_cut = kept < step.stop
+        self._cut(one, kept)
+        ends = {step.start: step.source, **dict(step.saves), step.stop: step.state}
+        label = one.prompt.labels[kept - 1] if kept else None
+        one.places = {slot for at, slot in ends.items() if at == kept and label is not None}
+        self._publish(request, one, step, kept)
+        self.look("KV-SNAP-010")
+
+    def end(self, request: int, operation: str) -> None:
+        """Finish or abort a request. Raises: Stop if that is refused."""
+        self.must("KV-SNAP-010", operation, request=request)
+        one = self.live.pop(request)
+        if operation == "abort":
+            if one.step is not None:
+                self.states.abort(one.step, one.prompt)
+            self.cells.abort(one.slots, one.prompt)
+        else:
+            self.ledger.publish(one.prompt, one.slots, request, finished=True)
+            self.saved |= one.places  # its last state may stay
+        self.ledger.end(one.prompt, request, one.saved, finished=operation == "finish")
+        self.look("KV-SNAP-010")
+
+    def reset(self) -> None:
+        """Reset the cache, or ask for it while there are requests. Raises: Stop if the answer is wrong."""
+        if self.live:
+            self.told.refused_reset = True
+            self.must_not("KV-SNAP-020", "reset")
+            return
+        self.must("KV-SNAP-020", "reset")
+        self.cells.reset()
+        self.states.reset()
+        self.ledger.reset()
+        self.saved.clear()
+        self.told = Told()
+        self.look("KV-SNAP-020")
+
+    def look(self, requirement: str) -> None:
+        """Look at slots and counts; `requirement` is what is breached if one is wrong."""
+        for request in self.live:
+            look_at_slots(self, request, requirement)
+        look_at_blocks(self, requirement)
+        look_at_states(self, requirement)
+
+    # --- what an answer does
+
+    @property
+    def _has_junctions(self) -> bool:
+        return "junctions" in self.claims.features and not self.eager and not self.window
+
+    def _schedule(
+        self, request: int, said: str, answer: Mapping[str, Any], slots: list[int], num_drafts: int
+    ) -> None:
+        one = self.live[request]
+        saves = list(zip(answer["save_positions"], answer["save_states"], strict=False))
+        step = StepTold(
+            one.first, one.first + len(slots), answer["source"], answer["state"], saves, num_drafts
+        )
+        if len(answer["save_positions"]) != len(answer["save_states"]):
+            said_saves = (
+                f"{len(answer['save_positions'])} save_positions, {len(answer['save_states'])} save_states"
+            )
+            self.stop(f"{said} and gives {said_saves}", "KV-SNAP-018")
+        judge_blocks(self, said, request, slots)
+        if step.start > one.hit:
+            judge_source(self, said, request, step)
+        judge_targets(self, said, request, step)
+        self._give_out({self.block(slot) for slot in slots} - {self.block(s) for s in one.slots} - one.loose)
+        self._note_force(one, step)
+        for at, slot in enumerate(slots, step.start):
+            cell = Cell(
+                one.prompt.labels[at], one.prompt, at, request, self.log.step, self.cells.epoch, self.eager
+            )
+            self.cells.schedule(slot, cell)
+        self.states.schedule(step, one.prompt, request)
+        self._lose(states=step.targets)
+        one.slots += slots
+        one.step = step
+        start = "zeros" if step.source == ZEROS else "its own" if step.start > one.hit else "a snapshot"
+        self.log.note(said, "from", start, "saves", [position for position, _ in saves])
+        self.look("KV-SNAP-010")
+
+    def _give_out(self, blocks: set[int]) -> None:
+        """Note that blocks are given out: what they held is lost."""
+        held = self.held_blocks(most=True)
+        known = {self.block(slot) for slot in self.ledger.known_blocks()}
+        states = self.held_states(most=True) | self.saved if self.shared else set()
+        new = blocks - held
+        if len(new) > self.capacity - len(held | known | states):
+            self.ledger.forced_blocks = True
+            self.ledger.forced_states |= self.shared
+        self._lose(blocks)
+
+    def _lose(self, blocks: Collection[int] = (), states: Collection[int] = ()) -> None:
+        """Lose what blocks and state slots held; where one pool serves both, they are the same."""
+        if self.shared:
+            blocks = states = {*blocks, *states}
+        size = self.block_size
+        slots = [slot for b in blocks for slot in range(b * size, b * size + size)]
+        self.cells.give_out(slots)
+        for slot in states:
+            self.states.lose(slot)
+        self.saved.difference_update(states)
+        self.ledger.lose(slots, states)
+
+    def _note_force(self, one: Stateful, step: StepTold) -> None:
+        """Note whether there were slots enough for what a step writes, and for what it should save."""
+        held = self.held_states(most=True) | one.places | self.saved
+        new = set(step.targets) - one.places
+        room = self.num_states - len(held) - 2 * self.several * len(self.live)
+        if self.shared:
+            blocks = {self.block(slot) for slot in self.ledger.known_blocks()}
+            room = self.capacity - len(held | blocks | self.held_blocks(most=True)) - 2 * len(self.live)
+        saved = {position for position, _ in step.saves}
+        missing = [
+            position
+            for position in self.ledger.due_saves(step.start, step.stop, one.junction)
+            if position not in saved and not self.ledger.at(one.prompt, position).states.slots
+        ]
+        if len(new) + len(missing) > room:
+            self.ledger.forced_states = True
+            self.ledger.forced_blocks |= self.shared
+
+    def _cut(self, one: Stateful, kept: int) -> None:
+        """Let rejected tokens leave a request."""
+        if kept == len(one.slots):
+            return
+        self.states.rejected.update(one.prompt.labels[kept:])
+        one.loose = {self.block(slot) for slot in one.slots[kept:]}
+        del one.slots[kept:]
+        one.loose -= {self.block(slot) for slot in one.slots}
+        del one.prompt.tokens[kept:], one.prompt.labels[kept:]
+
+    def _publish(self, request: int, one: Stateful, step: StepTold, kept: int) -> None:
+        self.ledger.publish(one.prompt, one.slots, request)
+        told = {p: slot for p, slot in step.saves if p <= kept and not p % self.block_size}
+        due = self.ledger.due_saves(step.start, kept, one.junction)
+        if step.num_drafts or self.ledger.saves in ("interval", "chunk_end"):
+            told = {position: slot for position, slot in told.items() if position in due}
+        places: dict[int, int | None] = {**dict.fromkeys(due), **told}
+        one.saved.update(places)
+        self.ledger.save(one.prompt, request, places, one.junction)
+
+    def _refused(self, said: str, answer: Failed, blocks: int, states: int) -> None:
+        free = self.capacity - len(self.held_blocks(most=True))
+        free_states = self.free_states() - (2 * self.several)
+        if self.shared:
+            free, free_states = free - self.count_held_states()[0] - 3 * (1 + len(self.live)) - states, states
+        if blocks <= free and states <= free_states:
+            also = ["KV-SNAP-020"] if self.cells.epoch else []
+            also += ["KV-SNAP-017"] if self.told.refused_admission else []
+            said = f"{said}: {answer}; {free} blocks are free and {blocks} enough, and {free_states} states"
+            self.stop(f"{said} where {states} are", "KV-SNAP-011", *also)
+        self.log.note(said, "is refused")
+        self.told.refused_admission = True
+        self.look("KV-SNAP-017")
+
+
+def _shown(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_brief(str(value))}" for name, value in arguments.items())
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:24]} … {text[-24:]}"
