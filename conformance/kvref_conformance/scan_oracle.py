@@ -17,7 +17,6 @@ from kvref.recurrent.kda import kimi_delta_attention
 from kvref.recurrent.mamba import selective_scan
 from kvref.recurrent.scan import Scan
 from kvref.recurrent.ssd import ssd_scan
-from kvref.roundings import gamma
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import VERBS
 from kvref_conformance.scan_cases import DELTA
@@ -71,19 +70,17 @@ def arguments_of(problem: ScanProblem) -> tuple[list[Array], dict[str, Any]]:
 def exactly(problem: ScanProblem, claims: Claims) -> ExpectedScan:
     """Return the answer to a problem in which nothing rounds but the output.
 
-    Where a delta rule has no scale of its own, head_dim ** -0.5 may be no power of two. Then it is rounded,
-    and so is its product with the one number that is read.
+    Where a delta rule has no scale of its own, head_dim ** -0.5 may be no power of two. Then whatever is
+    multiplied by it is rounded, and outputs are held to the bound; states are exact all the same.
     """
     scan = solved(problem)
     out = scan.out.astype(dtype_of(problem.dtype)).astype(np.float64)
-    slack = np.zeros_like(out)
+    state = np.where(np.abs(scan.state) < NOTHING, 0.0, scan.state)
     width = problem.inputs["q"].shape[-1] if problem.verb in DELTA else 1
     if problem.verb in DELTA and "scale" not in problem.params and np.log2(width) % 2:
-        facts = claims.scan_arithmetic.resolve(problem.dtype)
-        stages = ("working", "working", "working", "products", "products", "stored", "output", "output")
-        slack = gamma(1, sum(facts.format(name).roundoff for name in stages)) * np.abs(out)
-    state = np.where(np.abs(scan.state) < NOTHING, 0.0, scan.state)
-    return ExpectedScan(out, state, slack, np.zeros_like(state))
+        bounded = within(problem, claims)
+        return ExpectedScan(bounded.out, state, bounded.out_bound, np.zeros_like(state))
+    return ExpectedScan(out, state, np.zeros_like(out), np.zeros_like(state))
 
 
 def within(problem: ScanProblem, claims: Claims) -> ExpectedScan:

@@ -107,7 +107,9 @@ def _stepped(problem: ScanProblem, used: tuple[str, ...]) -> ScanProblem:
     if "dt_limit" in used:
         inputs["dt_limit"] = single(np.array([0.5, 1.0]))
         dt = dt + np.where(np.arange(dt.shape[1]) % 3 == 1, 2.0, 0.0)
-    return problem.with_inputs(dt=cast(dt, problem.dtype), **inputs).but(params=params)
+    coarse = "dt_softplus" in used and "dt_limit" not in used  # then states count in steps of 2 · LARGE
+    initial = problem.initial * (2 * LARGE if coarse else 1)
+    return problem.with_inputs(dt=cast(dt, problem.dtype), **inputs).but(params=params, initial=initial)
 
 
 def _alternating(count: int) -> Array:

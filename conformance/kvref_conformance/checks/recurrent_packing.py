@@ -59,7 +59,12 @@ def neighbours_share_nothing(trial: Trial) -> None:
     every = list(range(len(problem.lens)))
     for some in [every, every[::-1], *([request] for request in every)]:
         hold(trial, problem.only(some))
-    hold(trial, _loud_last(problem))
+    loud, last = _loud_last(problem)
+    result, others = ask(trial, loud), [request for request in every if request != last]
+    expected, rows = exactly(problem.only(others), trial.claims), problem.rows_of(others)
+    expect_out(trial, problem.only(others), result, result.out[rows], expected, "beside a loud neighbour, ")
+    left = final_of(result.answer, problem, trial.claims)[others]
+    expect_state(trial, result, left, expected, "beside a loud neighbour, ")
 
 
 @check("KV-RNN-008", verbs=SCANS, cases=_neighbours)
@@ -142,13 +147,13 @@ def rows_behind_many_others_are_updated(trial: Trial) -> None:
     expect_out(trial, problem, result, result.out[update.rows], expected)
 
 
-def _loud_last(problem: ScanProblem) -> ScanProblem:
-    """Return the problem with inputs of the last request that has tokens made 64 times as large."""
+def _loud_last(problem: ScanProblem) -> tuple[ScanProblem, int]:
+    """Return the problem with the last request that has tokens made 64 times as loud, and which one it is."""
     name = problem.out_name
     last = int(np.flatnonzero(problem.lens)[-1])
     x = problem.inputs[name].copy()
     x[problem.starts[last] : problem.starts[last + 1]] *= np.asarray(64, x.dtype)
-    return problem.with_inputs(**{name: x})
+    return problem.with_inputs(**{name: x}), last
 
 
 def _read_at_the_end(problem: ScanProblem) -> ScanProblem:
