@@ -228,6 +228,31 @@ MANAGERS: dict[str, Manager] = {
                 "how many blocks from the first on each worker holds",
             ),
         ),
+        _manager(
+            "cache_geometry",
+            "",
+            "how many bytes a model keeps of a request, by its config",
+            _operation(
+                "size",
+                "config:text num_tokens:int element_bytes:int tensor_parallel:int:tensor_parallel",
+                "bytes_per_token:int growing_bytes:int window_bytes:int recurrent_bytes:int conv_bytes:int",
+                "the bytes of one request, of one rank where several share out the heads",
+            ),
+            _operation(
+                "snapshot",
+                "config:text element_bytes:int",
+                "snapshot_bytes:int num_tokens:int",
+                "the bytes of a snapshot, and how many tokens take as many",
+                "snapshot_sizes",
+            ),
+            _operation(
+                "hybrid_block",
+                "config:text element_bytes:int tensor_parallel:int multiple:int",
+                "block_size:int",
+                "the smallest block, a multiple of so many tokens, whose entries of one layer hold a state",
+                "hybrid_blocks",
+            ),
+        ),
     )
 }
 

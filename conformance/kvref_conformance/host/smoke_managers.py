@@ -4,6 +4,7 @@ Of the answers only the delivery is judged, as with verbs. An operation that nee
 left out where that one is not offered.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Failed
 from kvref_conformance.host import Host, Session
 from kvref_conformance.managers import MANAGERS, Value
+from kvref_conformance.programs.models_of_attention import llama
+from kvref_conformance.programs.models_of_states import interval
 
 NUM_BLOCKS = 4
 
@@ -31,6 +34,9 @@ def _again(*names: str) -> Arguments:
 _BLOCKS, _FIRST = _again("blocks"), _only(request=0)
 _TOKENS: dict[str, Value] = {"tokens": [5, 6, 7], "max_new_tokens": 4}
 _KEYS: list[str] = ["00", "01"]
+
+_CONFIG = json.dumps(llama(2, 3, 64).config)
+_HYBRID = json.dumps(interval(2, 2, 1, 64, 1, 1, 64, 64).config)
 
 #: Manager -> its operations in an order in which each makes sense, and what they are given.
 CONVERSATIONS: dict[str, tuple[tuple[str, Arguments], ...]] = {
@@ -85,6 +91,11 @@ CONVERSATIONS: dict[str, tuple[tuple[str, Arguments], ...]] = {
         ("match", _only(keys=_KEYS)),
         ("remove", _only(worker=0, keys=_KEYS[1:])),
         ("clear", _only(worker=0)),
+    ),
+    "cache_geometry": (
+        ("size", _only(config=_CONFIG, num_tokens=100, element_bytes=2)),
+        ("snapshot", _only(config=_HYBRID, element_bytes=2)),
+        ("hybrid_block", _only(config=_HYBRID, element_bytes=2, tensor_parallel=1, multiple=16)),
     ),
 }
 

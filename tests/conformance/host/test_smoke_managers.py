@@ -119,7 +119,7 @@ def test_the_command_lists_operations(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.exit_code == 0, done.output
     assert "block_keys (keys)" in done.output
     assert [line.split()[0] for line in done.output.splitlines()][-3:] == [
-        "block_index.match",
-        "block_index.remove",
-        "block_index.clear",
+        "cache_geometry.size",
+        "cache_geometry.snapshot",
+        "cache_geometry.hybrid_block",
     ]

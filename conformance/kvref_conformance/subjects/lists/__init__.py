@@ -7,6 +7,7 @@ second opinion: on any program they leave the same trace as the reference.
 
 from kvref_conformance.claims import Claims
 from kvref_conformance.subjects.lists.allocator import ListAllocator
+from kvref_conformance.subjects.lists.geometry import GeometryLists
 from kvref_conformance.subjects.lists.index import IndexLists
 from kvref_conformance.subjects.lists.keys import KeyLists
 from kvref_conformance.subjects.lists.prefix import PrefixLists
@@ -18,6 +19,11 @@ from kvref_conformance.subjects.lists.tables import ListTables
 OF_PREFIXES = ("adapter", "adapter_version", "salt", "media", "embeddings", "weak_hash", "events")
 #: What else a snapshot cache can be asked.
 OF_SNAPSHOTS = ("drafts", "junctions", "window")
+#: Models that a reader of configs knows, and what else it can be asked.
+OF_GEOMETRY = (
+    *("chunked_layers", "uneven_layers", "skipped_layers", "latent_layers", "indexed_layers"),
+    *("compressed_layers", "recurrent_layers", "tensor_parallel", "snapshot_sizes", "hybrid_blocks"),
+)
 
 
 class Lists:
@@ -26,7 +32,7 @@ class Lists:
     claims = Claims(
         name="lists",
         block_sizes=(4, 1, 3, 16),
-        features=("pin", "steps", "groups", "pruning", *OF_PREFIXES, *OF_SNAPSHOTS),
+        features=("pin", "steps", "groups", "pruning", *OF_PREFIXES, *OF_SNAPSHOTS, *OF_GEOMETRY),
         choices={"free-order": "fifo"},
     )
     block_allocator = ListAllocator
@@ -35,6 +41,7 @@ class Lists:
     snapshot_cache = SnapshotLists
     block_keys = KeyLists
     block_index = IndexLists
+    cache_geometry = GeometryLists
 
 
 class RadixOfLists:
