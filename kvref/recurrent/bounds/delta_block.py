@@ -131,9 +131,11 @@ def norms(x: Array, axis: int) -> Array:
 def spectral_bound(m: Array) -> Array:
     """Bound the largest singular value of each matrix from above. Shapes: m [..., n, p] -> [...].
 
-    ‖m‖ ≤ ‖(m mᵀ)^(2^p)‖_F^(1 / 2^(p+1)); each power is scaled to norm 1 first.
+    ‖m‖ ≤ ‖(m mᵀ)^(2^p)‖_F^(1 / 2^(p+1)); what is squared is scaled first, so that nothing is lost.
     """
+    largest = np.abs(m).max(axis=(-1, -2), initial=0.0)
     short = m if m.shape[-2] <= m.shape[-1] else np.swapaxes(m, -1, -2)
+    short = short / np.where(largest > 0, largest, 1.0)[..., None, None]
     gram = short @ np.swapaxes(short, -1, -2)
     log_norm, share = np.zeros(gram.shape[:-2]), 0.5
     for _ in range(_SQUARINGS):
@@ -144,5 +146,6 @@ def spectral_bound(m: Array) -> Array:
         gram = gram @ gram
         share /= 2
     size = np.sqrt(np.square(gram).sum(axis=(-1, -2)))
-    result: Array = np.where(size > 0, np.exp(log_norm + share * np.log(np.where(size > 0, size, 1.0))), 0.0)
+    safe = np.where(size > 0, size, 1.0)
+    result: Array = np.where(largest == 0, 0.0, largest * np.exp(log_norm + share * np.log(safe)))
     return result

@@ -23,7 +23,7 @@ def by_token_error(
     sizes = _Sizes(block, costs)
     in_read = relative(costs.d, costs.p, costs.key, 4 * costs.u)
     in_out = relative(costs.d, costs.p, costs.query, 4 * costs.u)
-    in_write = relative(costs.u, costs.p, costs.key)
+    in_write = relative(2 * costs.u, costs.p, costs.key)
     rho, spread, total = (np.empty_like(block.v) for _ in range(3))
     E, L = before, np.zeros_like(before)
     for t in range(block.length):
@@ -40,11 +40,9 @@ def by_token_error(
         new = sizes.state[t] + after
         own = own + costs.u * new
         if state_format is not None:
-            own = (
-                own
-                + state_format.roundoff * (1 + costs.u) * new
-                + state_format.underflow * sizes.channels**0.5
-            )
+            flushed = state_format.underflow * sizes.channels**0.5
+            own = own + state_format.roundoff * (1 + costs.u) * new + flushed
+            own = np.where(sizes.peak[t] + after > state_format.largest, np.inf, own)
         E = sizes.stays[:, t] * E_decayed + k * r + own
         L = sizes.stays[:, t] * sizes.decay[:, t] * L + own
         rho[:, t], spread[:, t], total[:, t] = r, L, E
@@ -75,8 +73,10 @@ class _Sizes:
         else:
             self.read_decay = ((keys * by_token[:, :, None, :]) @ decayed)[:, :, 0]
             self.decayed_off = norms(decayed * by_token[..., None], -2)
-        self.out = (queries @ written)[:, :, 0].transpose(1, 0, 2)  # [H, c, V]
+        overlap = (np.abs(block.q) * np.abs(block.k)).sum(axis=-1, keepdims=True)
+        self.out = (queries @ decayed)[:, :, 0].transpose(1, 0, 2) + overlap * np.abs(block.u)  # [H, c, V]
         self.state = norms(written, -2)
+        self.peak = written.max(axis=-2)
         self.decay = np.exp(block.g).max(axis=-1, keepdims=True)  # [H, c, 1]
         self.off_decay = off.max(axis=-1, keepdims=True)
         square = np.square(block.k).sum(axis=-1, keepdims=True)

@@ -168,7 +168,7 @@ class _Costs:
         read = gamma(depth + most + 4, u)
         return _Costs(
             u=u,
-            in_decay=float(gamma(2 + sums, u)),
+            in_decay=float(gamma(3 + sums, u)),
             step=facts.exp_error + (2 if chunk == 1 else 3),
             write=facts.exp_error + most + 5,
             write_window=float(gamma(sums, u)) if facts.running_sums else 0.0,
