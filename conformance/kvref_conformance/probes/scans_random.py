@@ -42,9 +42,8 @@ def random_scan(case: Case, claims: Claims, features: Iterable[str] | None = Non
     rng = np.random.default_rng(case.seed + 41)
     inputs, params, shape = _BUILDERS[scan](case, claims, rng, used)
     before = np.array(case.seq_lens) > np.array(case.query_lens)
-    initial = dyadic(rng, (len(before), *shape), "float32").astype(np.float64) / 2
-    if scan == "causal_conv":
-        initial = cast(initial, case.dtype).astype(np.float64)
+    kind = case.dtype if scan == "causal_conv" else claims.scan_arithmetic.resolve(case.dtype).state
+    initial = cast(rng.normal(size=(len(before), *shape)), kind).astype(np.float64)  # bits to the last place
     kept = initial * before.reshape(-1, *[1] * len(shape))
     return ScanProblem(scan, inputs, np.array(case.query_lens, np.int64), kept, params, case.dtype)
 
@@ -123,7 +122,7 @@ def _delta(case: Case, claims: Claims, rng: np.random.Generator, used: set[str])
         "k": k,
         "v": dyadic(rng, (tokens, heads, v_dim), case.dtype),
         "g": single(g),
-        "beta": single(rng.uniform(0.0, 1.0, (tokens, heads))),
+        "beta": cast(rng.uniform(0.0, 1.0, (tokens, heads)), case.dtype),
     }
     params: dict[str, Any] = {"qk_l2norm": True} if "qk_l2norm" in used else {}
     if "delta_scale" in claims.features:
