@@ -163,4 +163,4 @@ def _read_at_the_end(problem: ScanProblem) -> ScanProblem:
     key = cast(one_hot((inside[:, None] + 3 * np.arange(heads)) % width, width), problem.dtype)
     beta = np.where(inside < 5, 1.0, 0.0)[:, None] * np.ones(problem.inputs["beta"].shape)
     first = cast(one_hot((inside[:, None] % 5 + 3 * np.arange(heads)) % width, width), problem.dtype)
-    return problem.with_inputs(k=key, q=first, beta=single(beta))
+    return problem.with_inputs(k=key, q=first, beta=cast(beta, problem.dtype))

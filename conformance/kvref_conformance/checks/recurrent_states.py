@@ -195,7 +195,7 @@ def _read_only(problem: ScanProblem) -> ScanProblem:
     return problem.with_inputs(
         q=cast(one_hot(place, width), problem.dtype),
         g=single(np.zeros_like(problem.inputs["g"])),
-        beta=single(np.zeros_like(problem.inputs["beta"])),
+        beta=np.zeros_like(problem.inputs["beta"]),
     )
 
 

@@ -142,7 +142,7 @@ def _delta(draw: Draw, *, gone: float = 0.04) -> tuple[Any, ...]:
         "k": draw.typed(one_hot(places[key], width)),
         "v": draw.typed(4 * draw.numbers((tokens, heads, v_dim), 15)),
         "g": single(np.where(forgets, GONE, 0.0)),
-        "beta": single(beta),
+        "beta": draw.typed(beta),
     }
     scale = {"scale": SCALES[case.seed % 2]} if draw.claimed("delta_scale") else {}
     return inputs, scale, (heads, width, v_dim)
