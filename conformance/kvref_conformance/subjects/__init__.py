@@ -55,6 +55,16 @@ BUILT_IN = {
     "sglang_unified_cache": "kvref_conformance.subjects.sglang_unified_cache:SglangUnifiedCache",
     "dynamo_index": "kvref_conformance.subjects.dynamo_index:DynamoIndex",
     "torch_paged_attention": "kvref_conformance.subjects.torch_paged_attention:TorchPagedAttention",
+    "transformers_scans": "kvref_conformance.subjects.transformers_scans:TransformersScans",
+    "transformers_steps": "kvref_conformance.subjects.transformers_scans:TransformersSteps",
+    "fla_naive": "kvref_conformance.subjects.fla_naive:FlaNaive",
+    "fla_naive_chunked": "kvref_conformance.subjects.fla_naive:FlaNaiveChunked",
+    "onnx_reference_scans": "kvref_conformance.subjects.onnx_reference_scans:OnnxReferenceScans",
+    "onnxruntime_scans": "kvref_conformance.subjects.onnxruntime_scans:OnnxRuntimeScans",
+    "onnxruntime_linear": "kvref_conformance.subjects.onnxruntime_scans:OnnxRuntimeLinear",
+    "vllm_cpu_conv": "kvref_conformance.subjects.vllm_cpu_scans:VllmCpuConv",
+    "vllm_cpu_mamba": "kvref_conformance.subjects.vllm_cpu_scans:VllmCpuMamba",
+    "vllm_cpu_gdn": "kvref_conformance.subjects.vllm_cpu_scans:VllmCpuGdn",
     "transformers_continuous_cache": (
         "kvref_conformance.subjects.transformers_continuous_cache:TransformersContinuousCache"
     ),

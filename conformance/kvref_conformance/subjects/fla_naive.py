@@ -14,6 +14,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from kvref.recurrent.arithmetic import ScanArithmetic
 from kvref_conformance.claims import Claims
 from kvref_conformance.subjects.ragged import requests
 
@@ -46,7 +47,14 @@ class FlaNaive:
     """`gated_delta_rule` and `kimi_delta_attention` token by token, one call a request."""
 
     framework = "torch"
-    claims = Claims(name="fla naive recurrences", version=version("fla-core"), dtypes=("float32",))
+    claims = Claims(
+        name="fla naive recurrences",
+        version=version("fla-core"),
+        scan_arithmetic=ScanArithmetic(chunk_size=None),
+        dtypes=("float32",),
+        head_dims=(64, 128, 80),
+        features=("delta_scale", "value_width"),
+    )
 
     def gated_delta_rule(self, q: Any, k: Any, v: Any, *gates: Any, **arguments: Any) -> Any:
         """Scan each request token by token."""
@@ -61,7 +69,14 @@ class FlaNaiveChunked:
     """`gated_delta_rule` in chunks of 64, one call a request."""
 
     framework = "torch"
-    claims = Claims(name="fla naive chunks", version=version("fla-core"), dtypes=("float32",))
+    claims = Claims(
+        name="fla naive chunks",
+        version=version("fla-core"),
+        scan_arithmetic=ScanArithmetic(chunk_size=64),
+        dtypes=("float32",),
+        head_dims=(64, 128, 80),
+        features=("delta_scale", "value_width"),
+    )
 
     def gated_delta_rule(self, q: Any, k: Any, v: Any, *gates: Any, **arguments: Any) -> Any:
         """Scan each request in chunks."""

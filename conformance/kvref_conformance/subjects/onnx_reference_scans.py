@@ -9,6 +9,7 @@ Source: onnx 1.23, onnx/reference/ops/op_linear_attention.py and op_causal_conv_
 from functools import lru_cache
 from typing import Any
 
+from kvref.recurrent.arithmetic import ScanArithmetic
 from kvref_conformance.claims import Claims
 from kvref_conformance.subjects import onnx_scans
 from kvref_conformance.subjects.onnx_models import version
@@ -27,8 +28,11 @@ class OnnxReferenceScans:
     claims = Claims(
         name="onnx.reference scans",
         version=version(),
+        scan_arithmetic=ScanArithmetic(chunk_size=None),
         dtypes=("float32",),
-        features=("conv_bias", "silu"),
+        head_dims=(64, 128, 80),
+        conv_widths=(4, 3, 2),
+        features=("conv_bias", "silu", "delta_scale", "value_width"),
     )
 
     def causal_conv(self, *tensors: Any, **arguments: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from kvref.recurrent.arithmetic import ScanArithmetic
 from kvref_conformance.claims import Claims
 from kvref_conformance.subjects import onnx_scans
 from kvref_conformance.subjects.onnx_models import one_node
@@ -32,8 +33,11 @@ class OnnxRuntimeScans:
     claims = Claims(
         name="onnxruntime GatedDeltaNet",
         version=str(onnxruntime.__version__),
+        scan_arithmetic=ScanArithmetic(chunk_size=None),
         dtypes=("float32", "float16"),
-        features=("conv_bias", "silu", "qk_l2norm"),
+        head_dims=(64, 128, 80),
+        conv_widths=(4, 3, 2),
+        features=("conv_bias", "silu", "delta_scale", "qk_l2norm", "value_width"),
         choices={"state-layout": "value_key"},
     )
 
@@ -69,7 +73,10 @@ class OnnxRuntimeLinear:
     claims = Claims(
         name="onnxruntime LinearAttention",
         version=str(onnxruntime.__version__),
+        scan_arithmetic=ScanArithmetic(chunk_size=64),
         dtypes=("float32",),
+        head_dims=(64, 128, 80),
+        features=("delta_scale", "value_width"),
     )
 
     def gated_delta_rule(self, *tensors: Any, **arguments: Any) -> Any:

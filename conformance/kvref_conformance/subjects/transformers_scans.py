@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from kvref.recurrent.arithmetic import ScanArithmetic
 from kvref_conformance.claims import Claims
 from kvref_conformance.subjects.ragged import requests
 
@@ -43,8 +44,15 @@ class TransformersScans:
     claims = Claims(
         name="transformers scans",
         version=str(transformers.__version__),
+        scan_arithmetic=ScanArithmetic(chunk_size=CHUNK, stored="input"),
         dtypes=("float32", "bfloat16"),
-        features=("conv_bias", "silu", "skip", "dt_bias", "dt_softplus", "dt_limit", "qk_l2norm"),
+        head_dims=(64, 128, 80),
+        state_dims=(16, 128),
+        conv_widths=(4, 3, 2),
+        features=(
+            *("conv_bias", "silu", "skip", "dt_bias", "dt_softplus", "dt_limit"),
+            *("qk_l2norm", "value_width"),
+        ),
     )
 
     def causal_conv(
@@ -112,8 +120,15 @@ class TransformersSteps:
     claims = Claims(
         name="transformers token by token",
         version=str(transformers.__version__),
+        scan_arithmetic=ScanArithmetic(chunk_size=None, stored="input"),
         dtypes=("float32", "bfloat16"),
-        features=("conv_bias", "silu", "skip", "output_gate", "dt_bias", "dt_softplus", "qk_l2norm"),
+        head_dims=(64, 128, 80),
+        state_dims=(16, 128),
+        conv_widths=(4, 3, 2),
+        features=(
+            *("conv_bias", "silu", "skip", "output_gate", "dt_bias", "dt_softplus", "dt_limit"),
+            *("qk_l2norm", "value_width"),
+        ),
     )
 
     def gated_delta_rule(self, *tensors: Any, **arguments: Any) -> Any:

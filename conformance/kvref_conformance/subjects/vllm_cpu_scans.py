@@ -2,17 +2,18 @@
 
 The raw entry points are `causal_conv1d_fn_cpu` and `causal_conv1d_update_cpu`; `mamba_chunk_scan_fwd_cpu`
 behind the function that Mamba-2's layer calls, and `selective_state_update`, which serves Mamba-1 and
-Mamba-2; `chunk_gated_delta_rule_cpu` and `fused_gdn_gating_cpu`. They take a whole ragged batch and pools
-of states, so there is nothing to cut. A scan of the suite has no pool, and its initial states are given as
-one. What a head of Mamba-2 has is repeated for its channels, as the layer does before an update.
+Mamba-2; `chunk_gated_delta_rule_cpu`. They take a whole ragged batch and pools of states, so there is
+nothing to cut. A scan of the suite has no pool, and its initial states are given as one. What a head of
+Mamba-2 has is repeated for its channels, as the layer does before an update.
 
-The gate also makes the sigmoid of an input that the adapter gives as zeros. The scale of queries is no
-argument.
+The delta rule takes bfloat16 and, of keys and values, one width; the scale of queries is no argument. Its
+gate is not here, for it takes dt_bias in bfloat16.
 Source: vLLM 0.32.0, vllm/model_executor/layers/mamba/ops/cpu/ and vllm/_custom_ops.py.
 """
 
 from typing import Any
 
+from kvref.recurrent.arithmetic import ScanArithmetic
 from kvref_conformance.claims import Claims
 
 try:
@@ -47,7 +48,9 @@ class VllmCpuConv:
     claims = Claims(
         name="vLLM CPU causal conv",
         version=str(vllm.__version__),
+        scan_arithmetic=ScanArithmetic(chunk_size=None, stored="input"),
         dtypes=("float32", "bfloat16"),
+        conv_widths=(4, 3, 2),
         features=("has_initial_state", "conv_bias", "silu", "padding_rows"),
     )
 
@@ -93,7 +96,10 @@ class VllmCpuMamba:
     claims = Claims(
         name="vLLM CPU Mamba",
         version=str(vllm.__version__),
+        scan_arithmetic=ScanArithmetic(chunk_size=None),
         dtypes=("float32", "bfloat16"),
+        head_dims=(64, 128, 80),
+        state_dims=(16, 128),
         features=("skip", "output_gate", "dt_bias", "dt_softplus", "padding_rows"),
     )
 
@@ -147,13 +153,15 @@ class VllmCpuMamba:
 
 
 class VllmCpuGdn:
-    """The gated delta rule over a pool of states, and its gate."""
+    """The gated delta rule over a pool of states."""
 
     framework = "torch"
     claims = Claims(
         name="vLLM CPU gated delta rule",
         version=str(vllm.__version__),
+        scan_arithmetic=ScanArithmetic(products="bfloat16", chunk_size=64),
         dtypes=("bfloat16",),
+        head_dims=(64, 128, 96),
         features=("qk_l2norm",),
     )
 
@@ -189,10 +197,6 @@ class VllmCpuGdn:
         """Scan requests of one token."""
         starts = torch.arange(len(q) + 1, dtype=torch.int32)
         return _delta(q, k, v, g, beta, state, starts, state_indices.int(), qk_l2norm)
-
-    def decay_gate(self, a: Any, A_log: Any, dt_bias: Any) -> Any:
-        """Return the decays of a gate that also makes a write gate."""
-        return ops.fused_gdn_gating_cpu(A_log, a, torch.zeros_like(a), dt_bias)[0][0]
 
 
 def _advanced(state: Any, x: Any, dt: Any, A: Any, B: Any, C: Any, indices: Any, **variant: Any) -> Any:
