@@ -1,7 +1,8 @@
 """Bounds on scans: what they must never reject, always reject, and not depend on."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -324,3 +325,60 @@ class TestIndependence:
         _, bound = delta_bound(**draw, query_start_loc=[0, 500], arithmetic=ScanArithmetic())
         assert np.isinf(bound.state).all()
         assert not np.isnan(bound.out).any()
+
+
+class TestChapter:
+    """What the chapter on recurrent layers says in numbers."""
+
+    text = (Path(__file__).parents[2] / "spec" / "recurrent.md").read_text(encoding="utf-8")
+
+    def test_the_table_lists_every_fact_and_its_default(self) -> None:
+        """A kernel's author reads the table, not the record."""
+        rows = self.text.split("| fact | default | meaning |")[1].split("\n\n")[0].splitlines()[2:]
+        table = {row.split("|")[1].strip(): row.split("|")[2].strip() for row in rows}
+        spelled = {True: "yes", False: "no", None: "none"}
+        record = {field.name: getattr(ScanArithmetic(), field.name) for field in fields(ScanArithmetic)}
+        wanted = {
+            name: spelled[value]
+            if value in (True, False, None)
+            else f"{value:g}"
+            if name == "exp_error"
+            else str(value)
+            for name, value in record.items()
+        }
+        assert table == wanted
+
+    def test_the_worked_example(self) -> None:
+        """A decay of a tenth, every term 1, until nothing changes any more."""
+        one = np.ones((2000, 1, 1))
+        errors = {}
+        for chunk in (64, None):
+            exact, bound = ssd_bound(
+                one,
+                np.full((2000, 1), 0.1),
+                [-1.0],
+                10 * one,
+                one,
+                query_start_loc=[0, 2000],
+                arithmetic=ScanArithmetic(chunk_size=chunk, output="float64"),
+            )
+            errors[chunk] = float(bound.state.max())
+        state = float(exact.state.max())
+        assert f"= {state:.3f}" in self.text
+        assert errors[64] * 2**24 == pytest.approx(6517, rel=1e-3)
+        assert errors[64] == pytest.approx(3.88e-4, rel=2e-3)
+        assert errors[64] / state == pytest.approx(3.7e-5, rel=2e-3)
+        assert errors[None] / state == pytest.approx(4.2e-6, rel=1e-2)
+        for number in ("= 6517u", "3.88·10⁻⁴", "3.7·10⁻⁵ of the state", "it would be 4.2·10⁻⁶"):
+            assert number in self.text
+
+    def test_where_it_is_no_use(self) -> None:
+        """Keys nearly in one direction, without decay: a chunked bound as large as the output."""
+        draw = delta_inputs(1, tokens=1024, key="parallel", decay="none", channels=(64, 8))
+        shares = {}
+        for chunk in (64, None):
+            facts = ScanArithmetic(chunk_size=chunk)
+            exact, bound = delta_bound(**draw, query_start_loc=[0, 1024], scale=SCALE, arithmetic=facts)
+            shares[chunk] = float(np.median(bound.out[-64:]) / np.abs(exact.out).mean())
+        assert 1 < shares[64] < 2
+        assert shares[None] < 0.01

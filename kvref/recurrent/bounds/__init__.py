@@ -1,8 +1,10 @@
 """Error bounds of recurrent layers: how far from the reference a kernel may be, given what it declares.
 
 A bound is componentwise and holds for every input and every honest order of evaluation: token by token, or in
-chunks of at most the declared size. It covers the kernel's roundings and the reference's own. A comparison is
-`not (error <= bound)`, so NaN never passes.
+chunks of the declared size. It covers the kernel's roundings and the reference's own. A comparison is
+`not (error <= bound)`, so NaN never passes; a bound is infinite where nothing can be said.
+
+`linear` bounds both Mambas, `conv` the short convolution and the decay gate, `delta` both delta rules.
 Source: derived step by step in `spec/recurrent.md`, on bounds.
 """
 
