@@ -8,6 +8,7 @@ import numpy as np
 
 from kvref.cli.errors import friendly
 from kvref.cli.figure import Figure
+from kvref.cli.show_hybrid import INTERVAL, hybrid, spelled_hybrid
 from kvref.cli.show_memory import MEMORY_FIGURES
 from kvref.cli.show_radix import RADIX_FIGURES
 
@@ -22,19 +23,27 @@ FOOTPRINT_HEADS, FOOTPRINT_HEAD_DIM, FOOTPRINT_CONTEXT, FOOTPRINT_BLOCK = 8, 128
 
 
 @click.command()
-@click.argument("figure", type=click.Choice(["toy-attention", "footprint", *MEMORY_FIGURES, *RADIX_FIGURES]))
+@click.argument(
+    "figure", type=click.Choice(["toy-attention", "footprint", *MEMORY_FIGURES, *RADIX_FIGURES, "hybrid"])
+)
+@click.option(
+    "--interval", type=click.IntRange(1), help=f"hybrid: tokens between snapshots; {INTERVAL} if left out."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @friendly
-def show(figure: str, as_json: bool) -> None:
+def show(figure: str, interval: int | None, as_json: bool) -> None:
     """Show a figure.
 
     toy-attention: score, softmax, blend; and what a decoder without a cache computes. footprint: the bytes of
     every format of the cache, and of every record of latent attention. work-triangle: what each step computes
     without a cache and with one. paging: one reserved piece a request against blocks as they are needed.
-    radix: four prompts that share a system prompt and documents, in a tree.
+    radix: four prompts that share a system prompt and documents, in a tree. hybrid: two prompts that part,
+    and what blocks alone and blocks with snapshots of states reuse.
     """
+    if interval is not None and figure != "hybrid":
+        raise click.UsageError(f"--interval {interval} says nothing of {figure}; it goes with hybrid")
     compute, spell = FIGURES[figure]
-    data = compute()
+    data = compute() if interval is None else hybrid(interval)
     click.echo(json.dumps(data, indent=1) if as_json else spell(data))
 
 
@@ -146,4 +155,5 @@ FIGURES: dict[str, Figure] = {
     "footprint": Figure(footprint, _spelled_footprint),
     **MEMORY_FIGURES,
     **RADIX_FIGURES,
+    "hybrid": Figure(hybrid, spelled_hybrid),
 }

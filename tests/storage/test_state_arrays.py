@@ -188,5 +188,5 @@ def test_warm_is_cold_bit_by_bit(data: st.DataObject) -> None:
             live.append(number)
             drafts = data.draw(st.lists(st.integers(0, 4), max_size=3))
             model.draft(number, tokens, drafts, data.draw(st.integers(0, len(drafts))))
-        while live and data.draw(st.integers(0, 1)):
+        while live and bool(data.draw(st.booleans())):
             model.cache.finish(live.pop(data.draw(st.integers(0, len(live) - 1))))
