@@ -39,6 +39,8 @@ def blame_block(cache: "WatchedSnapshots", slot: int, prompt: Prompt, at: int) -
     if prompt.labels[at] in cache.states.rejected:
         return "KV-SNAP-015", blamed[1]
     lost = "KV-SNAP-022" if cache.window else "KV-SNAP-003"
+    if slot < 0:
+        return lost, "nothing: it is null"
     return OF_BLOCKS.get(blamed[0], lost), blamed[1]
 
 

@@ -1,0 +1,266 @@
+"""Checks of state slots in a snapshot cache: who has which, drafts, aborts, refusals, resets, namespaces.
+
+In the programs `b` is the block size.
+"""
+
+from kvref_conformance.checks.check import check
+from kvref_conformance.checks.snapshots_hits import ABORTS, CHUNKS, DECODES, HITS
+from kvref_conformance.programs.asking import every, expect_unbroken
+from kvref_conformance.programs.asking_snapshots import SNAPSHOTS, snapshots
+from kvref_conformance.trial import Trial
+
+COUNTED = (*ABORTS, "extend", "num_free_states")
+
+
+@check(
+    "KV-SNAP-009",
+    verbs=SNAPSHOTS,
+    operations=DECODES,
+    cases=snapshots(
+        "serve 1 1 b; admit 2 1 b 2 1; admit 3 1 b 3 1; admit 4 1 b 4 1; commit 2; commit 3; commit 4; "
+        "decode 2 5 1; decode 3 6 1; commit 2; commit 3; decode 2 7 1; decode 4 7 1",
+        "admit 1 1 1; admit 2 2 1; admit 3 3 1; commit 1; commit 2; commit 3; finish 1; decode 2 4 1; "
+        "decode 3 5 1; commit 3; commit 2; decode 3 6 b",
+        "admit 1 1 b; commit 1; admit 2 1 b 2 1; decode 1 3 b; commit 2; commit 1; decode 2 3 b; "
+        "decode 1 4 1",
+    ),
+)
+def running_states_are_private(trial: Trial) -> None:
+    """Requests restore one snapshot and go on; others end meanwhile, so that their places in a batch move."""
+    expect_unbroken(trial, "KV-SNAP-009")
+
+
+@check(
+    "KV-SNAP-010",
+    verbs=SNAPSHOTS,
+    operations=COUNTED,
+    cases=every(
+        snapshots(
+            "admit 1 1 2b; abort 1; admit 2 2 b; commit 2; abort 2; admit 3 3 b+1; commit 3; finish 3",
+            "part 1 b 1 2b; commit 1; abort 1; part 2 b 2 2b; commit 2; more 2 b; abort 2; serve 3 1 2b+1",
+            "serve 1 1 b; admit 2 1 b 2 1; abort 2; admit 3 1 b 3 1; commit 3; abort 3; admit 4 1 b 4 1; "
+            "commit 4; finish 4",
+            "admit 1 1 b; commit 1; decode 1 2 b; commit 1; decode 1 3 1; abort 1; serve 2 1 b 2 b 4 1",
+        ),
+        snapshots(
+            "admit 1 1 b; admit 2 2 b; commit 1; commit 2; finish 1; finish 2; serve 3 3 2b", num_states=3
+        ),
+    ),
+)
+def states_come_back(trial: Trial) -> None:
+    """Requests are aborted before and behind a commit, and finish; every slot is counted."""
+    expect_unbroken(trial, "KV-SNAP-010")
+
+
+@check(
+    "KV-SNAP-011",
+    verbs=SNAPSHOTS,
+    operations=DECODES,
+    cases=every(
+        snapshots("serve 0 1 2b; serve 1 2 2b; admit 2 3 b; commit 2; admit 3 4 b; commit 3", num_states=4),
+        snapshots(
+            "serve 0 1 2b; serve 1 2 b; serve 2 1 2b+1; admit 3 3 1; commit 3; decode 3 4 b", num_states=1
+        ),
+        snapshots(
+            "serve 0 1 4b; serve 1 2 4b; serve 2 1 b; serve 3 3 4b-1; serve 4 2 b+1",
+            "admit 1 1 2b+1; commit 1; admit 2 1 2b+1; commit 2; finish 1; admit 3 1 2b+1",
+            num_blocks=4,
+        ),
+    ),
+)
+def snapshots_make_room(trial: Trial) -> None:
+    """Requests that need a slot, or blocks, which only snapshots and what nobody holds have."""
+    expect_unbroken(trial, "KV-SNAP-011")
+
+
+@check(
+    "KV-SNAP-015",
+    verbs=SNAPSHOTS,
+    operations=DECODES,
+    features=("drafts",),
+    cases=every(
+        snapshots(
+            "admit 1 1 b; commit 1; draft 1 2 2 2; accept 1 0; decode 1 3 1; commit 1; "
+            "draft 1 3 4 4; accept 1 1; "
+            "decode 1 5 1; commit 1; draft 1 2 6 2; accept 1 2; decode 1 7 1; commit 1",
+            "admit 1 1 b-1; commit 1; draft 1 2 2 3; accept 1 0; decode 1 3 b; commit 1; finish 1; "
+            "admit 2 1 b-1 2 1 4 1; admit 3 1 b-1 2 1 3 b 4 1",
+            "admit 1 1 1; commit 1; draft 1 b 2 b; accept 1 b-1; decode 1 3 1; commit 1; admit 2 1 1 2 b",
+            "admit 1 1 b-1; commit 1; draft 1 1 2 1; accept 1 0; admit 2 1 b-1 2 2; decode 1 3 1; commit 1; "
+            "commit 2; finish 1; admit 3 1 b-1 3 1 4 1",
+            "admit 1 1 b; commit 1; draft 1 2b 2 2b; accept 1 b; finish 1; admit 2 1 b 2 2b; "
+            "admit 3 1 b 2 b 3 1",
+            num_states=24,
+        ),
+    ),
+)
+def rejected_drafts_leave_nothing(trial: Trial) -> None:
+    """None, some and all drafts stay, inside a block and at its edge; "
+    "then the request goes on, and others hit."""
+    expect_unbroken(trial, "KV-SNAP-015")
+
+
+@check(
+    "KV-SNAP-016",
+    verbs=SNAPSHOTS,
+    operations=(*ABORTS, "extend"),
+    cases=snapshots(
+        "admit 1 1 2b; abort 1; admit 2 1 2b+1; commit 2; admit 3 1 2b+1",
+        "part 1 b 1 2b; commit 1; more 1 b; abort 1; admit 2 1 2b+1",
+        "admit 1 1 b; commit 1; decode 1 2 b; abort 1; admit 2 1 b 2 b 3 1",
+    ),
+)
+def aborted_steps_leave_nothing(trial: Trial) -> None:
+    """A prompt, a later chunk and outputs are dropped before they are computed."""
+    expect_unbroken(trial, "KV-SNAP-016")
+
+
+@check(
+    "KV-SNAP-017",
+    verbs=SNAPSHOTS,
+    operations=COUNTED,
+    cases=every(
+        snapshots(
+            "serve 0 1 2b; admit 2 2 b; commit 2; admit 3 1 2b 4 2b; admit 4 1 2b+1",
+            "serve 0 1 b; admit 1 2 2b; admit 2 1 b 3 3b; commit 1; finish 1; admit 3 1 b+1",
+            "admit 1 1 3b; commit 1; admit 2 2 2b; decode 1 3 2b; decode 1 4 1; commit 1; finish 1; "
+            "admit 3 1 3b+1",
+            num_blocks=4,
+        ),
+        snapshots(
+            "admit 1 1 1; admit 2 2 1; admit 3 3 1; commit 1; commit 2; finish 1; finish 2; serve 4 4 b",
+            "serve 0 1 b; admit 1 2 1; admit 2 3 1; admit 3 1 b 2 1; commit 1; finish 1; admit 4 1 b 2 1",
+            num_states=2,
+        ),
+    ),
+)
+def refusals_leave_no_trace(trial: Trial) -> None:
+    """Requests for which there are no blocks, or no state slot, some of them behind a hit."""
+    expect_unbroken(trial, "KV-SNAP-017")
+
+
+@check(
+    "KV-SNAP-018",
+    verbs=SNAPSHOTS,
+    operations=DECODES,
+    cases=every(
+        snapshots(CHUNKS, "admit 1 1 1; commit 1; decode 1 2 3b; commit 1; part 2 1 3 b; commit 2; more 2 b"),
+        snapshots(CHUNKS, every=3),
+    ),
+)
+def saves_lie_in_their_step(trial: Trial) -> None:
+    """Steps of one token and of many, before, at and behind the places of snapshots."""
+    expect_unbroken(trial, "KV-SNAP-018")
+
+
+def _apart(*given: str, prompt: str = "1 2b+1") -> str:
+    """Return a program in which one prompt is served, each time given something else, twice."""
+    steps = []
+    for request, gift in enumerate([*given, *given]):
+        steps += [gift.replace(" r", f" {request}")] if gift else []
+        steps.append(f"serve {request} {prompt}")
+    return "; ".join(steps)
+
+
+@check(
+    "KV-SNAP-019",
+    verbs=SNAPSHOTS,
+    operations=HITS,
+    features=("salt",),
+    cases=snapshots(_apart("salt r 1", "salt r 2", "", "salt r 4"), num_blocks=32, num_states=32),
+)
+def salts_share_no_state(trial: Trial) -> None:
+    """One prompt under four salts, one of which is none; each finds its own when it comes again."""
+    expect_unbroken(trial, "KV-SNAP-019")
+
+
+@check(
+    "KV-SNAP-019",
+    verbs=SNAPSHOTS,
+    operations=HITS,
+    features=("adapter",),
+    cases=snapshots(_apart("adapter r 1", "adapter r 2", "", "adapter r 4"), num_blocks=32, num_states=32),
+)
+def adapters_share_no_state(trial: Trial) -> None:
+    """The same of adapters."""
+    expect_unbroken(trial, "KV-SNAP-019")
+
+
+@check(
+    "KV-SNAP-019",
+    verbs=SNAPSHOTS,
+    operations=HITS,
+    features=("media",),
+    cases=snapshots(
+        _apart("image r 1 0 1", "image r 2 0 1", "", prompt="0 2b+1"),
+        _apart("image r 1 b 1", "image r 2 b 1", "image r 1 b+1 1", prompt="0 3b+1"),
+        num_blocks=32,
+        num_states=32,
+    ),
+)
+def media_share_no_state(trial: Trial) -> None:
+    """Images in the first block and in a later one, and one that is moved by a token."""
+    expect_unbroken(trial, "KV-SNAP-019")
+
+
+@check(
+    "KV-SNAP-019",
+    verbs=SNAPSHOTS,
+    operations=HITS,
+    features=("embeddings",),
+    cases=snapshots(
+        _apart("embed r 1 0 1", "embed r 2 0 1", "", prompt="0 2b+1"), num_blocks=32, num_states=32
+    ),
+)
+def embeddings_share_no_state(trial: Trial) -> None:
+    """Rows of embeddings in place of a token."""
+    expect_unbroken(trial, "KV-SNAP-019")
+
+
+@check(
+    "KV-SNAP-020",
+    verbs=SNAPSHOTS,
+    operations=(*HITS, "reset"),
+    cases=snapshots(
+        "serve 1 1 2b; reset; admit 2 1 2b+1; commit 2; admit 3 1 2b+1",
+        "serve 1 1 b; reset; serve 2 1 b; admit 3 1 b+1; reset; commit 3; finish 3; admit 4 1 b+1",
+        "admit 1 1 b; reset; commit 1; reset; finish 1; admit 2 1 b+1; commit 2; finish 2; reset; "
+        "serve 3 3 4b",
+    ),
+)
+def resets_forget_states(trial: Trial) -> None:
+    """The same prompt behind a reset, and resets under requests, which are refused."""
+    expect_unbroken(trial, "KV-SNAP-020")
+
+
+@check(
+    "KV-SNAP-021",
+    verbs=SNAPSHOTS,
+    operations=COUNTED,
+    cases=snapshots(
+        "admit 1 1 b+1; again 1; commit 1; again 1; finish 1; admit 2 1 b+1",
+        "stranger 1; admit 1 1 b; stranger 2; commit 1; finish 1; stranger 1; admit 1 1 2b; abort 1; "
+        "stranger 1",
+        "huge 1; admit 1 1 b; huge 2; commit 1; finish 1; huge 1",
+        num_blocks=4,
+    ),
+)
+def what_makes_no_sense_is_refused_of_states(trial: Trial) -> None:
+    """Requests that are admitted twice, not admitted, or too large."""
+    expect_unbroken(trial, "KV-SNAP-021")
+
+
+@check(
+    "KV-SNAP-021",
+    verbs=SNAPSHOTS,
+    operations=COUNTED,
+    features=("drafts",),
+    cases=snapshots(
+        "admit 1 1 b; accept_beyond 1 1; accept_negative 1 1; commit 1; draft_beyond 1 1; "
+        "draft_negative 1 1; "
+        "draft 1 2 2 2; accept_beyond 1 1; accept_negative 1 2; accept 1 1; decode 1 3 1; commit 1",
+    ),
+)
+def odd_numbers_of_drafts_are_refused(trial: Trial) -> None:
+    """More drafts than tokens, fewer than none, and more accepted than there were."""
+    expect_unbroken(trial, "KV-SNAP-021")
