@@ -14,6 +14,7 @@ from kvref.cli.check import check
 from kvref.cli.museum import museum
 from kvref.cli.sanitize import sanitize
 from kvref.cli.show import show
+from kvref.cli.size import size
 from kvref.cli.smoke import smoke
 from kvref.cli.spec import spec
 from kvref.cli.trace import trace
@@ -28,5 +29,5 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-for _command in (check, smoke, spec, museum, show, trace, sanitize):
+for _command in (check, smoke, spec, museum, show, size, trace, sanitize):
     main.add_command(_command)

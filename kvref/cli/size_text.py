@@ -1,0 +1,131 @@
+"""What `kvref size` prints: groups of layers in lines, and models on a logarithmic scale."""
+
+import math
+from typing import Any
+
+#: Letters of the longest bar, and of a list of layers.
+BAR, LISTED = 30, 20
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def amount(n: float) -> str:
+    """Return a number of bytes in a unit in which it is short.
+
+    >>> amount(864), amount(27648), amount(905969664), amount(10240)
+    ('864 B', '27 KiB', '864 MiB', '10 KiB')
+    """
+    unit = 0
+    while abs(n) >= 1024 and unit < len(UNITS) - 1:
+        n, unit = n / 1024, unit + 1
+    digits = 0 if n == int(n) else 1 if n >= 100 else 2
+    return f"{n:.{digits}f} {UNITS[unit]}"
+
+
+def counted(n: float) -> str:
+    """Return a number with its thousands apart, a fraction with two digits."""
+    return f"{n:,}" if n == int(n) else f"{n:,.2f}"
+
+
+def spelled(data: dict[str, Any]) -> list[str]:
+    """Return the lines of one model."""
+    longest = f", at most {counted(data['max_context'])} tokens" if data["max_context"] else ""
+    lines = [
+        f"{data['model']}: {data['num_layers']} layers{longest}; "
+        f"{counted(data['context'])} tokens in {data['format']}",
+        "",
+        f"{'keeps':<14} {'layers':<25} {'an entry':>13} {'a token':>12} {'in all':>11}  decided by",
+    ]
+    lines += [_group_line(row) for row in data["groups"]]
+    lines += [_state_line(row) for row in data["states"]]
+    if data["drafts"]:
+        lines.append(
+            "layers that draft, counted below:" if data["drafts_counted"] else "layers that draft, apart:"
+        )
+        lines += [_group_line(row) for row in data["drafts"]]
+    lines += ["", *_sum_lines(data)]
+    return lines + [f"note: {warning}" for warning in data["warnings"]]
+
+
+def spelled_comparison(data: dict[str, Any]) -> list[str]:
+    """Return a line for each model: a bar is as long as the logarithm of its bytes."""
+    rows = data["models"]
+    lines = [
+        f"one request of {counted(data['context'])} tokens in {data['format']}, states included; "
+        "bars on a scale of logarithms",
+        "",
+        f"{'':<30} {'a token':>12} {'states':>11} {'in all':>11}",
+    ]
+    if rows:
+        low = math.floor(math.log2(max(rows[-1]["bytes"], 1))) - 1
+        high = math.log2(max(rows[0]["bytes"], 2))
+        for row in rows:
+            share = (math.log2(max(row["bytes"], 1)) - low) / (high - low)
+            beyond = " *" if row["beyond_context"] else ""
+            state = amount(row["state_bytes"]) if row["state_bytes"] else ""
+            lines.append(
+                f"{row['model']:<30} {counted(row['bytes_per_token']):>12} {state:>11} "
+                f"{amount(row['bytes']):>11}  {'█' * max(1, round(BAR * share))}{beyond}"
+            )
+        ratio = rows[0]["bytes"] / max(rows[-1]["bytes"], 1)
+        lines += ["", f"the largest takes {ratio:.4g} times the smallest"]
+    if any(row["beyond_context"] for row in rows):
+        lines.append("* more tokens than the model's config names")
+    if data["left_out"]:
+        first, more = data["left_out"][0], len(data["left_out"]) - 1
+        others = f" and {more} more" if more else ""
+        lines.append(f"left out, as {data['format']} does not hold their entries: {first}{others}")
+    return lines
+
+
+def layers_spelled(layers: list[int]) -> str:
+    """Return a list of layers: how many, and which, runs joined.
+
+    >>> layers_spelled([0, 1, 2, 4, 5, 6, 8]), layers_spelled([3])
+    ('7: 0-2, 4-6, 8', '1: 3')
+    """
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    words = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
+    text = ", ".join(words)
+    if len(text) > LISTED:
+        text = f"{words[0]}, {words[1]}, …, {words[-1]}"
+    return f"{len(layers)}: {text}"
+
+
+def _group_line(row: dict[str, Any]) -> str:
+    entry = f"{row['elements']} el"
+    if row["tokens_per_entry"] > 1:
+        entry += f" / {row['tokens_per_entry']}"
+    kind = row["kind"] if row["window"] is None else f"{row['kind']} {row['window']}"
+    rate = counted(row["bytes_per_token"]) if row["window"] is None else ""
+    return _line(kind, row, entry, rate, row["bytes"])
+
+
+def _state_line(row: dict[str, Any]) -> str:
+    shape = "x".join(map(str, row["recurrent"])) or "-"
+    return _line(f"state {row['family']}", row, shape, "", row["recurrent_bytes"] + row["conv_bytes"])
+
+
+def _line(kind: str, row: dict[str, Any], entry: str, rate: str, taken: float) -> str:
+    layers = layers_spelled(row["layers"])
+    return f"{kind:<14} {layers:<25} {entry:>13} {rate:>12} {amount(taken):>11}  {row['decided_by']}"
+
+
+def _sum_lines(data: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{counted(data['bytes_per_token'])} bytes a token, {amount(data['growing_bytes'])} at this context"
+    ]
+    if data["window_bytes"]:
+        lines.append(f"{amount(data['window_bytes'])} in windows, which do not grow past them")
+    if data["state_bytes"]:
+        lines.append(
+            f"{amount(data['state_bytes'])} in states: {amount(data['recurrent_bytes'])} recurrent, "
+            f"{amount(data['conv_bytes'])} convolution; as large is a snapshot"
+        )
+    if data["snapshot_in_tokens"] is not None:
+        lines.append(f"a snapshot takes the bytes of {data['snapshot_in_tokens']:,.1f} tokens")
+    return [*lines, f"{amount(data['bytes'])} in all ({counted(data['bytes'])} bytes)"]
