@@ -18,6 +18,8 @@ from kvref.arrays import as_array, check_count, check_flag, check_scalar, check_
 from kvref.errors import ArgumentError, DTypeError, shown
 from kvref.roundings import Format
 
+#: What tensor cores make of float32 operands: the range of float32 with 11 significant bits.
+TENSORFLOAT32 = "tensorfloat32"
 #: The name that stands for "the dtype of the first argument": x, q, or a of a gate.
 INPUT = "input"
 #: How often a kernel rounds the state to the format it is kept in.
@@ -37,7 +39,7 @@ class ScanArithmetic:
     working: str = "float32"
     """Format of exponentials, sums and single operations."""
     products: str = "float32"
-    """Format that operands of matrix products are rounded to, where they are not of that format already."""
+    """Format that operands of matrix products are rounded to, unless they have it; also "tensorfloat32"."""
     gates: str = "float32"
     """Format that a step size or a log decay is stored in once it is computed."""
     stored: str = "float32"
@@ -63,7 +65,7 @@ class ScanArithmetic:
 
     def __post_init__(self) -> None:
         for name in _FORMATS:
-            if getattr(self, name) != INPUT:
+            if getattr(self, name) != INPUT and (name, getattr(self, name)) != ("products", TENSORFLOAT32):
                 Format.of(getattr(self, name))
         check_word("state_rounded", self.state_rounded, STATE_ROUNDINGS)
         for name in ("chunk_size", "depth"):
@@ -84,6 +86,9 @@ class ScanArithmetic:
 
     def format(self, name: str) -> Format:
         """Return the format of one stage, by its field name."""
+        if getattr(self, name) == TENSORFLOAT32:
+            range_ = Format.of("float32", self.rounding)
+            return replace(range_, roundoff=range_.roundoff * 2.0**13)
         return Format.of(getattr(self, name), self.rounding)
 
     def extra(self, name: str) -> float:

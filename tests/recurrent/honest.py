@@ -21,7 +21,15 @@ def rounder(dtype: str) -> Callable[[Array], Array]:
     """Return what rounds float32 numbers to a narrower format and back."""
     if dtype == "float32":
         return lambda x: np.asarray(x, F)
+    if dtype == "tensorfloat32":
+        return _cut
     return lambda x: np.asarray(x, F).astype(dtype).astype(F)
+
+
+def _cut(x: Array) -> Array:
+    """Round float32 numbers to 11 significant bits, halves away from zero, as tensor cores may."""
+    bits = np.ascontiguousarray(x, F).view(np.uint32)
+    return ((bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(F)
 
 
 def add_up(x: Array, order: str) -> Array:

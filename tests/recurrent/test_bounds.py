@@ -28,6 +28,7 @@ WAYS = [
     Way(64, "serial", products="bfloat16"),
     Way(64, "halves", products="bfloat16", state="bfloat16", rounded="chunk"),
     Way(64, "reverse", products="float16", explicit=False),
+    Way(64, "lanes", products="tensorfloat32"),
     Way(None, "lanes", state="bfloat16", rounded="token"),
     Way(None, "serial", state="bfloat16"),
     Way(None, "halves", state="float16", rounded="token"),

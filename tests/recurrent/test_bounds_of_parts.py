@@ -222,6 +222,13 @@ class TestArithmetic:
         with pytest.raises(DTypeError):
             ScanArithmetic(products=name)
 
+    def test_tensorfloat32_is_a_format_of_operands(self) -> None:
+        """11 significant bits with the range of float32; nothing is stored in it."""
+        costs = ScanArithmetic(products="tensorfloat32").format("products")
+        assert (costs.roundoff, costs.underflow) == (2.0**-11, 2.0**-126)
+        with pytest.raises(DTypeError):
+            ScanArithmetic(state="tensorfloat32")
+
     def test_input_means_the_dtype_of_the_first_argument(self) -> None:
         """Resolved once, then a plain name."""
         assert ScanArithmetic(products="input").resolve("float16").products == "float16"

@@ -14,6 +14,7 @@ Source: derived in `spec/recurrent.md`, on bounds; Yang et al. 2024, section 3.3
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -79,6 +80,11 @@ class Block:
         """Return the number of tokens."""
         return int(self.k.shape[1])
 
+    @cached_property
+    def spectral(self) -> tuple[Array, Array, Array]:
+        """Return bounds on the spectral norms of phi, psi and the decayed keys, each [H]."""
+        return spectral_bound(self.phi), spectral_bound(self.psi), spectral_bound(self.k_end)
+
     def states(self) -> tuple[Array, Array]:
         """Return the decayed and the written state of each token, both [c, H, K, V]."""
         decay = np.exp(self.g)
@@ -101,12 +107,13 @@ class Block:
         `values` [H, c, V] what the written values are off by themselves, `own` [H, K, V] or [H, 1, V] what is
         added to the state besides: each number's, or the norm of a column's.
         """
-        moved, columns = _through(self.psi, rho)
+        of_phi, of_psi, of_keys = self.spectral
+        moved, columns = _through(self.psi, of_psi, rho)
         if values is not None:
-            parts = _through(np.swapaxes(self.k_end, -1, -2), values)
+            parts = _through(np.swapaxes(self.k_end, -1, -2), of_keys, values)
             moved, columns = moved + parts[0], columns + parts[1]
         by_rows = norms(self.phi, -1)[..., None] * before[:, None, :] + moved + own
-        return spectral_bound(self.phi)[:, None] * before + columns + norms(own, -2), by_rows
+        return of_phi[:, None] * before + columns + norms(own, -2), by_rows
 
     def out_error(self, before: Array, rho: Array, values: Array | None = None) -> Array:
         """Return the error of each output because of those errors, [H, c, V]."""
@@ -114,10 +121,10 @@ class Block:
         return result if values is None else result + np.abs(self.Q) @ values
 
 
-def _through(m: Array, x: Array) -> tuple[Array, Array]:
+def _through(m: Array, norm: Array, x: Array) -> tuple[Array, Array]:
     """Return how far m moves what is off by x: each number [H, n, V], and the norm of each column [H, V]."""
     moved = np.abs(m) @ x
-    return moved, np.minimum(norms(moved, -2), spectral_bound(m)[:, None] * norms(x, -2))
+    return moved, np.minimum(norms(moved, -2), norm[:, None] * norms(x, -2))
 
 
 def norms(x: Array, axis: int) -> Array:

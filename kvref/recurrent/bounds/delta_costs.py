@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvref.arrays import Array, as_array, dtype_name, dtype_of, narrow
-from kvref.recurrent.arithmetic import ScanArithmetic
+from kvref.recurrent.arithmetic import TENSORFLOAT32, ScanArithmetic
 from kvref.recurrent.bounds.elementwise import roundoff, tiny
 from kvref.roundings import gamma
 
@@ -81,4 +81,7 @@ def _fits(x: Array, dtype: str) -> bool:
     if dtype_name(given) == dtype:
         return True
     wide = given.astype(np.float64)
+    if dtype == TENSORFLOAT32:
+        significand = np.frexp(wide)[0] * 2.0**11
+        return bool((significand == np.rint(significand)).all())
     return bool((narrow(wide, dtype_of(dtype)).astype(np.float64) == wide).all())
