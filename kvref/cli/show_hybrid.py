@@ -93,8 +93,8 @@ def spelled_hybrid(data: dict[str, Any]) -> str:
             "third prompt   " + _bar("■", data["junction_reuse"]) + f" {data['junction_reuse']}, "
             "after the second saved its state where it left the first",
             "",
-            f"{data['model']}: a snapshot is {data['state_snapshot_bytes'] / 2**20:g} MiB of recurrent state, "
-            f"as much as {data['snapshot_in_tokens_of_kv']:.0f} tokens of keys and values,",
+            f"{data['model']}: a snapshot is {data['state_snapshot_bytes'] / 2**20:g} MiB of recurrent "
+            f"state, as much as {data['snapshot_in_tokens_of_kv']:.0f} tokens of keys and values,",
             f"and {data['conv_snapshot_bytes'] / 2**20:.2f} MiB of conv state beside it; "
             f"the {data['snapshots_kept']} of the first prompt are {gib:.2f} GiB,",
             f"its keys and values {data['attention_kv_for_prompt_bytes'] / 2**20:g} MiB",
