@@ -74,18 +74,20 @@ def take(
     stop = scheduled_until(hit.num_tokens, prefix.num_prompt, max_new_tokens)
     hits = [block for block in hit.row if block != NULL]
     prefix.row = hit.row + index.take(hits, -(-stop // prefix.block_size) - len(hit.row))
+    restored = [] if hit.source == ZEROS else [hit.source]
+    for source in restored:
+        snapshots.hold(source)  # the blocks just taken may be those it is found by, below a window
     snapshots.forget(index.lost)
     prefix.num_scheduled, prefix.num_computed = stop, hit.num_tokens
     prefix.num_published = len(hit.row)
     new.source = hit.source
-    if hit.source == ZEROS:
-        (new.state,) = snapshots.take(1)
-    elif snapshots.num_free > snapshots.pool.is_free(hit.source):
-        snapshots.hold(hit.source)
-        new.held.append(hit.source)
+    if not restored or snapshots.num_free:
+        new.held += restored
         (new.state,) = snapshots.take(1)
     else:
-        snapshots.take_over(hit.source)
+        if snapshots.is_snapshot(hit.source):
+            snapshots.take_over(hit.source)
+            snapshots.release(restored)
         new.state = hit.source
     return hit
 
