@@ -123,7 +123,7 @@ def chunks(layers: int, chunk: int, kv_heads: int, head_dim: int) -> Model:
     text = decoder("llama4_text", layers, kv_heads, head_dim) | {"attention_chunk_size": chunk}
     config: Config = {"model_type": "llama4", "text_config": text, "vision_config": VISION}
     entries = mixed(every_nth(4, layers), kv_heads, head_dim, chunk)
-    return Model(config, entries, window_rule="KV-SIZE-006", where=("text_config",))
+    return Model(config, entries, rule="KV-SIZE-006", window_rule="KV-SIZE-006", where=("text_config",))
 
 
 def uneven(window: int, kv_heads: int, k_dim: int, v_dim: int, *kinds: int) -> Model:
