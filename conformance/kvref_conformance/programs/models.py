@@ -17,6 +17,7 @@ HEADS: Bounds = (1, 64)
 WIDTH: Bounds = (8, 512)
 WINDOW: Bounds = (1, 2**20)
 FEW: Bounds = (1, 8)
+SOME: Bounds = (2, 8)
 #: As many numbers as fit a program.
 MANY = 4096
 
@@ -72,7 +73,7 @@ FAMILIES: dict[str, Family] = {
     "types": Family(attention.types, (WINDOW, HEADS, WIDTH), (0, 1)),
     "pattern": Family(attention.pattern, (FEW, LAYERS, WINDOW, HEADS, WIDTH)),
     "gemma": Family(attention.gemma, (LAYERS, WINDOW, HEADS, WIDTH)),
-    "upper": Family(attention.upper, ((0, 128), LAYERS, WINDOW, HEADS, WIDTH)),
+    "upper": Family(attention.upper, ((0, 128), LAYERS, WINDOW, HEADS, WIDTH), fit=lambda n: n[0] < n[1]),
     "chunks": Family(attention.chunks, (LAYERS, WINDOW, HEADS, WIDTH), feature="chunked_layers"),
     "uneven": Family(attention.uneven, (WINDOW, HEADS, WIDTH, WIDTH), (0, 1), feature="uneven_layers"),
     "globally": Family(
@@ -83,7 +84,7 @@ FAMILIES: dict[str, Family] = {
     "selecting": Family(attention.selecting, (LAYERS, WIDTH, (0, 128), WIDTH), feature="indexed_layers"),
     "indexed": Family(attention.indexed, (WIDTH, (0, 128), WIDTH), (1, 0), "indexed_layers"),
     "compressed": Family(attention.compressed, ((64, 512), WINDOW, WIDTH), (4, 0, 128), "compressed_layers"),
-    "interval": Family(recurrent.interval, (FEW, LAYERS, HEADS, WIDTH, *_DELTA), feature="recurrent_layers"),
+    "interval": Family(recurrent.interval, (SOME, LAYERS, HEADS, WIDTH, *_DELTA), feature="recurrent_layers"),
     "linear": Family(recurrent.linear, ((0, 1), HEADS, WIDTH, *_DELTA), (1, 0), "recurrent_layers"),
     "kimi": Family(recurrent.kimi, (WIDTH, (0, 128), HEADS, WIDTH), (1, 0), "recurrent_layers"),
     "letters": Family(
@@ -102,7 +103,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "jamba": Family(
         recurrent.jamba,
-        (FEW, (0, 7), LAYERS, HEADS, WIDTH, (64, 8192), (1, 256)),
+        (SOME, (0, 7), LAYERS, HEADS, WIDTH, (64, 8192), (1, 256)),
         feature="recurrent_layers",
         fit=lambda n: n[1] < n[0],
     ),

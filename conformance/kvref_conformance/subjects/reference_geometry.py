@@ -9,6 +9,7 @@ from math import ceil
 from kvref.planning.config_files import parse_config
 from kvref.planning.geometry import geometry_of
 from kvref.planning.groups import CacheGeometry
+from kvref_conformance.claims import Claims
 
 #: Bytes of an element -> a format that stores so many and nothing beside them.
 FORMS = {1: "fp8_e4m3", 2: "bfloat16", 4: "float32"}
@@ -36,3 +37,16 @@ class ReferenceGeometry:
 
 def _geometry(config: str) -> CacheGeometry:
     return geometry_of(parse_config(config))
+
+
+class Reference:
+    """Offers the reference's geometry alone."""
+
+    claims = Claims(
+        name="reference_geometry",
+        features=(
+            *("chunked_layers", "uneven_layers", "skipped_layers", "latent_layers", "indexed_layers"),
+            *("compressed_layers", "recurrent_layers", "snapshot_sizes"),
+        ),
+    )
+    cache_geometry = ReferenceGeometry
