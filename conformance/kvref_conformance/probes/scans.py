@@ -35,7 +35,8 @@ def coded(case: Case, claims: Claims, **options: Any) -> ScanProblem:
     scan = scan_of(case.verb)
     draw = Draw(case, claims)
     inputs, params, shape = _BUILDERS[scan](draw, **options)
-    initial = draw.numbers((len(case.query_lens), *shape), 31)
+    steps, largest = (4, 7) if scan in DELTA else (1, 31)  # halved twice, a correction still has eight bits
+    initial = steps * draw.numbers((len(case.query_lens), *shape), largest)
     before = np.array(case.seq_lens) > np.array(case.query_lens)
     initial = initial * before.reshape(-1, *[1] * len(shape))
     return ScanProblem(scan, inputs, np.array(case.query_lens, np.int64), initial, params, case.dtype)
