@@ -89,3 +89,24 @@ class EpsilonOutsideTheRoot(Scanned):
     def unit_length(self, x: Array) -> Array:
         """Add it to the length."""
         return np.asarray(x / (np.sqrt((x * x).sum(axis=-1, keepdims=True)) + WORK(1e-6)))
+
+
+@exhibit(
+    as_if="next to no epsilon stood beside the sum of squares",
+    fault="F13 scale or encoding",
+    seen_in=("microsoft/onnxruntime-genai#2127",),
+    breaks=("KV-RNN-029",),
+    may_also_break=("KV-RNN-007", "KV-RNN-022"),
+    verbs=_GDN,
+    features=("qk_l2norm",),
+)
+class EpsilonLeftOut(Scanned):
+    """Vectors are divided by their length, however short they are.
+
+    A ready operator for it has no epsilon, or the square of one. A key of length 0.001 comes out 1.4 times as
+    long as in training, and one of 0.0001 ten times.
+    """
+
+    def unit_length(self, x: Array) -> Array:
+        """Take 1e-12 instead of 1e-6."""
+        return np.asarray(x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + WORK(1e-12)))

@@ -69,7 +69,7 @@ class DecayWithoutStepSize(Scanned):
 
 
 @exhibit(
-    as_if="all channels had the step size and the decay of the first",
+    as_if="all channels had the step size, the decay and the D of the first",
     fault="F12 layout",
     breaks=("KV-RNN-017",),
     may_also_break=("KV-RNN-025", *EVERY_SCAN),
@@ -89,6 +89,10 @@ class FirstChannelForAll(Scanned):
     def kept_share(self, size: Array, A: Array) -> Array:
         """Repeat the first channel's first entry."""
         return super().kept_share(size, np.broadcast_to(A[:1, :1], A.shape))
+
+    def with_skip(self, y: Array, x: Array, factor: Array) -> Array:
+        """Repeat the first channel."""
+        return super().with_skip(y, x, np.broadcast_to(factor[:1], factor.shape))
 
 
 @exhibit(

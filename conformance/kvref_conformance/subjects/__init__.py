@@ -57,6 +57,7 @@ BUILT_IN = {
     "torch_paged_attention": "kvref_conformance.subjects.torch_paged_attention:TorchPagedAttention",
     "transformers_scans": "kvref_conformance.subjects.transformers_scans:TransformersScans",
     "transformers_steps": "kvref_conformance.subjects.transformers_scans:TransformersSteps",
+    "transformers_mamba_steps": "kvref_conformance.subjects.transformers_scans:TransformersMambaSteps",
     "fla_naive": "kvref_conformance.subjects.fla_naive:FlaNaive",
     "fla_naive_chunked": "kvref_conformance.subjects.fla_naive:FlaNaiveChunked",
     "onnx_reference_scans": "kvref_conformance.subjects.onnx_reference_scans:OnnxReferenceScans",

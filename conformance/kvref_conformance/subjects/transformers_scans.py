@@ -44,7 +44,7 @@ class TransformersScans:
     claims = Claims(
         name="transformers scans",
         version=str(transformers.__version__),
-        scan_arithmetic=ScanArithmetic(chunk_size=CHUNK, stored="input"),
+        scan_arithmetic=ScanArithmetic(chunk_size=CHUNK, gates="input", stored="input"),
         dtypes=("float32", "bfloat16"),
         head_dims=(64, 128, 80),
         state_dims=(16, 128),
@@ -123,12 +123,8 @@ class TransformersSteps:
         scan_arithmetic=ScanArithmetic(chunk_size=None, stored="input"),
         dtypes=("float32", "bfloat16"),
         head_dims=(64, 128, 80),
-        state_dims=(16, 128),
         conv_widths=(4, 3, 2),
-        features=(
-            *("conv_bias", "silu", "skip", "output_gate", "dt_bias", "dt_softplus", "dt_limit"),
-            *("qk_l2norm", "value_width"),
-        ),
+        features=("conv_bias", "silu", "qk_l2norm", "value_width"),
     )
 
     def gated_delta_rule(self, *tensors: Any, **arguments: Any) -> Any:
@@ -155,6 +151,29 @@ class TransformersSteps:
         state[state_indices] = windows
         return out[:, :, 0]
 
+    def gated_delta_rule_update(self, *tensors: Any, **arguments: Any) -> Any:
+        """Advance gathered states by one token."""
+        return _delta_update(qwen.torch_recurrent_gated_delta_rule, *tensors, **arguments)
+
+    def kimi_delta_attention_update(self, *tensors: Any, **arguments: Any) -> Any:
+        """Advance gathered states by one token."""
+        return _delta_update(kimi.recurrent_kimi_delta_attention, *tensors, **arguments)
+
+
+class TransformersMambaSteps:
+    """The update of each Mamba: every line but the exponential is in the dtype of its inputs."""
+
+    framework = "torch"
+    claims = Claims(
+        name="transformers Mamba token by token",
+        version=str(transformers.__version__),
+        scan_arithmetic=ScanArithmetic(working="input", chunk_size=None),
+        dtypes=("float32", "bfloat16"),
+        head_dims=(64, 128, 80),
+        state_dims=(16, 128),
+        features=("skip", "output_gate", "dt_bias", "dt_softplus", "dt_limit"),
+    )
+
     def selective_state_update(
         self, x: Any, dt: Any, A: Any, B: Any, C: Any, state: Any, *, state_indices: Any, **variant: Any
     ) -> Any:
@@ -175,14 +194,6 @@ class TransformersSteps:
         return _advanced(
             mamba2.mamba2_selective_state_update, x, dt, rates, B, C, state, state_indices, **wide
         )
-
-    def gated_delta_rule_update(self, *tensors: Any, **arguments: Any) -> Any:
-        """Advance gathered states by one token."""
-        return _delta_update(qwen.torch_recurrent_gated_delta_rule, *tensors, **arguments)
-
-    def kimi_delta_attention_update(self, *tensors: Any, **arguments: Any) -> Any:
-        """Advance gathered states by one token."""
-        return _delta_update(kimi.recurrent_kimi_delta_attention, *tensors, **arguments)
 
 
 def _delta(

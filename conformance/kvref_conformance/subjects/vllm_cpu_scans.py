@@ -161,7 +161,7 @@ class VllmCpuGdn:
         version=str(vllm.__version__),
         scan_arithmetic=ScanArithmetic(products="bfloat16", chunk_size=64),
         dtypes=("bfloat16",),
-        head_dims=(64, 128, 96),
+        head_dims=(64, 128),
         features=("qk_l2norm",),
     )
 
