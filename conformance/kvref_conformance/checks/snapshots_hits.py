@@ -204,7 +204,12 @@ def junction_is_hit_by_the_third(trial: Trial) -> None:
             num_states=32,
         ),
         snapshots(
-            CHUNKS, "serve 1 1 5b; admit 2 1 5b; admit 3 1 4b 2 1", num_blocks=32, num_states=32, every=2
+            "serve 1 1 3b; admit 2 1 3b+1",
+            CHUNKS,
+            "serve 1 1 5b; admit 2 1 5b; admit 3 1 4b 2 1",
+            num_blocks=32,
+            num_states=32,
+            every=2,
         ),
     ),
 )
@@ -229,6 +234,7 @@ def what_was_saved_is_hit(trial: Trial) -> None:
             for window in ("b+1", "2b+1", "2b")
         ),
         snapshots(
+            "admit 1 1 2b; commit 1; admit 2 2 3b; abort 2; admit 3 1 2b+1",
             "serve 0 1 3b; admit 1 2 2b; abort 1; admit 2 1 3b 3 1",
             "serve 0 1 2b; serve 1 1 2b 2 1; admit 2 3 2b; abort 2; admit 3 1 2b 4 1",
             "serve 0 1 3b; serve 1 1 3b 2 1; admit 2 3 2b; abort 2; serve 3 1 b 4 1; admit 4 1 3b 5 1",

@@ -53,6 +53,23 @@ def states_come_back(trial: Trial) -> None:
 
 
 @check(
+    "KV-SNAP-010",
+    verbs=SNAPSHOTS,
+    operations=COUNTED,
+    features=("drafts",),
+    cases=snapshots(
+        "admit 1 1 1; commit 1; draft 1 2 2 3; commit 1; draft 1 2 2 2; commit 1; decode 1 3 1; commit 1",
+        "admit 1 1 b; commit 1; draft 1 2 2 2; accept 1 0; draft 1 3 2 4; accept 1 1; finish 1; serve 2 1 b",
+        "admit 1 1 b-1; commit 1; draft 1 1 2 2; abort 1; admit 2 1 b-1; commit 2; draft 2 2 2 2; "
+        "accept 2 1; abort 2",
+    ),
+)
+def states_of_drafts_come_back(trial: Trial) -> None:
+    """All drafts stay, some and none; the request goes on, ends, and is aborted."""
+    expect_unbroken(trial, "KV-SNAP-010")
+
+
+@check(
     "KV-SNAP-011",
     verbs=SNAPSHOTS,
     operations=DECODES,
@@ -88,6 +105,7 @@ def snapshots_make_room(trial: Trial) -> None:
             "admit 1 1 1; commit 1; draft 1 b 2 b; accept 1 b-1; decode 1 3 1; commit 1; admit 2 1 1 2 b",
             "admit 1 1 b-1; commit 1; draft 1 1 2 1; accept 1 0; admit 2 1 b-1 2 2; decode 1 3 1; commit 1; "
             "commit 2; finish 1; admit 3 1 b-1 3 1 4 1",
+            "admit 1 1 b-1; commit 1; draft 1 1 2 1; accept 1 0; decode 1 3 1; commit 1; admit 2 1 b-1 2 2",
             "admit 1 1 b; commit 1; draft 1 2b 2 2b; accept 1 b; finish 1; admit 2 1 b 2 2b; "
             "admit 3 1 b 2 b 3 1",
             num_states=24,

@@ -157,10 +157,10 @@ class SnapshotLedger:
         ends = list(self.grid(0, len(prompt.tokens) - 1))
         for count in reversed(ends):
             known = self.entries.get(prompt.labels[count - 1])
-            if known is None or not self._is_there(known.states, lying=self.is_forced):
+            if known is None or not self._is_there(known.states, lying=self.forced_states):
                 continue
-            seen = [end for end in ends if self.first_seen(count) < end <= count]
-            if all(self._has_block(prompt, end, lying=self.is_forced) for end in seen):
+            seen = [end for end in ends if self.first_seen(count) < end <= count] or [count]
+            if all(self._has_block(prompt, end, lying=self.forced_blocks) for end in seen):
                 return count
         return 0
 
@@ -197,7 +197,7 @@ class SnapshotLedger:
             known.states.lose(states)
         for known in self.entries.values() if gone else ():
             if not known.needs.isdisjoint(gone):
-                known.states.lose(set(known.states.slots))
+                known.states = Part()  # whoever saved it may forget it
 
     def known_blocks(self) -> set[int]:
         """Return the slots of last tokens that lie where they were."""

@@ -108,6 +108,7 @@ class SnapshotLists(PrefixLists):
         self.cut(one, kept)
         one.computed = kept
         self.publish(one, kept)
+        self.prune(one)
         own.slot, own.step = self.slot_after(step, kept), None
         self.states.hold(own.slot)
         self.publish_states(one, step, kept)
@@ -241,6 +242,13 @@ class SnapshotLists(PrefixLists):
             blocks = -(-kept // self.block_size)
             self.release(one.blocks[blocks:][::-1])
             del one.blocks[blocks:]
+
+    def prune(self, one: Request) -> None:
+        """Let go of the blocks that the next token sees nothing of."""
+        stop = self.first_seen(one.computed) // self.block_size
+        gone = [block for block in one.blocks[:stop] if block != NULL]
+        one.blocks[:stop] = [NULL] * stop
+        self.release(gone[::-1])
 
     def publish(self, one: Request, stop: int) -> None:
         """Let others find a request's full blocks, up to a position."""

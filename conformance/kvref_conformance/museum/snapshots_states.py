@@ -1,0 +1,475 @@
+"""Faults of state slots in a snapshot cache: leaks, slots of others, drafts, aborts, resets, namespaces."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvref.errors import OutOfStatesError
+from kvref_conformance.museum.exhibit import exhibit
+from kvref_conformance.museum.snapshots_hits import SIZES
+from kvref_conformance.programs.asking_snapshots import SNAPSHOTS
+from kvref_conformance.subjects.lists.naming import Content
+from kvref_conformance.subjects.lists.requests import Request
+from kvref_conformance.subjects.lists.snapshots import ZEROS, Running, SnapshotLists, Step
+
+DRAFTS = ("drafts",)
+
+
+@exhibit(
+    as_if="requests that restore one snapshot ran in one state slot",
+    fault="F07 ownership",
+    breaks=("KV-SNAP-009",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 4; commit 1; admit 2 1 5; admit 3 1 5",
+)
+class ForksShareAState(SnapshotLists):
+    """Samples of one prompt hold its blocks together, and its state as well.
+
+    A plant: each of them steps it.
+    """
+
+    def restore(self, one: Request, source: int) -> Step:
+        """Run where another does that restored the same."""
+        for own in self.running.values():
+            if source != ZEROS and own.step is not None and own.step.source == source != own.step.state:
+                self.states.hold(source)
+                self.states.hold(own.step.state)
+                return Step(one.hit, one.scheduled, source, own.step.state)
+        return super().restore(one, source)
+
+
+@exhibit(
+    as_if="states were found by row of an earlier batch",
+    fault="F18 row mapping",
+    seen_in=("wtdcode/vllm-backport#63",),
+    breaks=("KV-SNAP-009",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 1; admit 2 2 1; admit 3 3 1; commit 2; commit 3; abort 1; decode 2 1 1",
+)
+class RowOfAnEarlierBatch(SnapshotLists):
+    """A request's row is noted when its step begins, and read in the table of a later one.
+
+    Steps overlap. When a request before it has left, the row is somebody else's.
+    """
+
+    def commit(self, request: int, num_accepted: int | None = None) -> None:
+        """Note the row."""
+        super().commit(request, num_accepted)
+        row = [one.number for one in self.requests.live].index(request)
+        self.__dict__.setdefault("rows", {})[id(self.running[request])] = row
+
+    def told(self, step: Step) -> tuple[int, int, list[int], list[int]]:
+        """Name the state of whoever has the row now."""
+        source, state, positions, slots = super().told(step)
+        own = next(own for own in self.running.values() if own.step is step)
+        row = self.__dict__.get("rows", {}).get(id(own))
+        if row is not None and row < len(self.requests.live):
+            other = self.running[self.requests.live[row].number]
+            source = source if other is own or other.slot == ZEROS else other.slot
+        return source, state, positions, slots
+
+
+@exhibit(
+    as_if="the slot that padding rows write to were handed out",
+    fault="F09 padding",
+    seen_in=("sgl-project/sglang#16714",),
+    breaks=("KV-SNAP-010",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 1",
+)
+class SlotOfPadding(SnapshotLists):
+    """An index stands for no request, and one request has it.
+
+    In the report rows of padding write to the last slot. Here that slot is behind those there are.
+    """
+
+    def __init__(self, *opened: Any, **named: Any) -> None:
+        super().__init__(*opened, **named)
+        self.states.waiting[0] = self.states.num_states
+        self.states.holders.append(0)
+
+
+@exhibit(
+    as_if="an abort let go of blocks and kept the state",
+    fault="F08 leak",
+    breaks=("KV-SNAP-010",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 1; abort 1",
+)
+class AbortKeepsTheState(SnapshotLists):
+    """One of two ways to end a request knows of states.
+
+    A plant: each client that hangs up costs a slot.
+    """
+
+    def abort(self, request: int) -> None:
+        """Let go of blocks."""
+        one = self.requests.get(request)
+        self.end(one)
+        del self.running[request]
+
+
+@exhibit(
+    as_if="a finished request let go of what it saved and not of the state it ran in",
+    fault="F08 leak",
+    breaks=("KV-SNAP-010",),
+    may_also_break=(
+        "KV-SNAP-011",
+        "KV-SNAP-017",
+    ),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 1; commit 1; finish 1",
+)
+class FinishKeepsTheState(SnapshotLists):
+    """The last state of a request is neither given to the cache nor given back.
+
+    A plant: the cache works until every slot is gone.
+    """
+
+    def end_states(self, one: Request) -> None:
+        """Let go of what a step in flight has, and nothing else."""
+        own = self.running.pop(one.number)
+        if own.step is not None:
+            self.let_go_of(own.step)
+
+
+@exhibit(
+    as_if="what was saved for rejections that did not come were kept",
+    fault="F08 leak",
+    breaks=("KV-SNAP-010",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    features=DRAFTS,
+    program="admit 1 1 1; commit 1; draft 1 1 1 2; commit 1",
+)
+class StatesOfDraftsKept(SnapshotLists):
+    """The state for every number of accepted drafts has a slot, and one of them is used.
+
+    A plant: the others are let go of where something is rejected, and not where nothing is.
+    """
+
+    def let_go_of(self, step: Step) -> None:
+        """Keep what was saved beside snapshots."""
+        if step.num_drafts:
+            for slot in {slot for _, slot in step.saves} - {step.state}:
+                if not self.states.is_snapshot(slot):
+                    self.states.hold(slot)
+        super().let_go_of(step)
+
+
+@exhibit(
+    as_if="snapshots that nobody restores were not counted as slots that can be had",
+    fault="F22 no progress",
+    breaks=("KV-SNAP-011",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 20; commit 1; admit 2 2 1",
+)
+class RefusesBeforeEvicting(SnapshotLists):
+    """A request waits for a free slot while all of them are snapshots.
+
+    A plant: on an idle server it waits for ever.
+    """
+
+    def admit(self, request: int, tokens: Sequence[int], max_new_tokens: int, **given: Any) -> Any:
+        """Ask for a slot that is no snapshot."""
+        if all(self.states.is_snapshot(slot) for slot in self.states.waiting):
+            raise OutOfStatesError("no state slot is free")
+        return super().admit(request, tokens, max_new_tokens, **given)
+
+
+@exhibit(
+    as_if="the block behind a prompt of whole blocks were looked up and is not there",
+    fault="F01 boundary",
+    seen_in=("vllm-project/vllm#44637",),
+    breaks=("KV-SNAP-011",),
+    may_also_break=("KV-SNAP-017",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 4",
+)
+class BlockBehindTheLast(SnapshotLists):
+    """Where a state is copied to is the block of the next token, which has none yet.
+
+    A prompt that ends with a block fails with an index error, the first one already.
+    """
+
+    def admit(self, request: int, tokens: Sequence[int], max_new_tokens: int, **given: Any) -> Any:
+        """Look at the block of the token behind the last."""
+        range(-(-len(tokens) // self.block_size))[len(tokens) // self.block_size]
+        return super().admit(request, tokens, max_new_tokens, **given)
+
+
+@exhibit(
+    as_if="a rollback had taken tokens back and left the state as it was",
+    fault="F17 rollback",
+    seen_in=("ggml-org/llama.cpp#26695",),
+    breaks=("KV-SNAP-015",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    features=DRAFTS,
+    program="admit 1 1 1; commit 1; draft 1 1 1 1; accept 1 0; decode 1 1 1",
+)
+class RollbackLeavesTheState(SnapshotLists):
+    """Removing the last tokens of a sequence succeeds: attention forgets them, the recurrent layers do not.
+
+    Whatever is decoded next follows tokens that were rejected.
+    """
+
+    def slot_after(self, step: Step, kept: int) -> int:
+        """Stay where the step ended."""
+        return step.state
+
+
+@exhibit(
+    as_if="a snapshot had been taken of the state before drafts were taken back",
+    fault="F15 state not copied",
+    seen_in=("am17an/llama.cpp#15",),
+    breaks=("KV-SNAP-015",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    features=DRAFTS,
+    program="admit 1 1 3; commit 1; draft 1 1 1 2; accept 1 0; admit 2 1 3 1 2",
+)
+class SavesWhatWasRejected(SnapshotLists):
+    """While a rollback is pending, a save reads the cell itself and not the one that the rollback points to.
+
+    The snapshot has the rejected tokens in it.
+    """
+
+    def publish_states(self, one: Request, step: Step, kept: int) -> None:
+        """Publish the state after the step for the last position that stays."""
+        taken = step.state if kept < step.stop else ZEROS
+        due = self.positions(one, step)
+        for position, slot in step.saves:
+            if position in due and position <= kept:
+                own = taken if position == kept and taken != ZEROS else slot
+                self.states.store(self.name(one.content, position), own)
+
+
+@exhibit(
+    as_if="a state had been copied back over the running one where the kept tokens fill a block",
+    fault="F01 boundary",
+    seen_in=("vllm-project/vllm#53505",),
+    breaks=("KV-SNAP-015",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    features=DRAFTS,
+    program="admit 1 1 3; commit 1; draft 1 1 1 2; accept 1 0; decode 1 1 1",
+)
+class CopiedBackAtABoundary(SnapshotLists):
+    """Behind a step the state of the accepted tokens moves to the block it belongs to.
+
+    Where they end exactly with a block, source and target are reckoned the wrong way round, and the state
+    that had just been moved is written over.
+    """
+
+    def slot_after(self, step: Step, kept: int) -> int:
+        """Go back to where the step started."""
+        if step.num_drafts and step.start < kept < step.stop and kept % self.block_size == 0:
+            return step.source
+        return super().slot_after(step, kept)
+
+
+@exhibit(
+    as_if="drafts had been published before they were accepted, and not taken back",
+    fault="F17 rollback",
+    seen_in=("sgl-project/sglang#29349",),
+    breaks=("KV-SNAP-015",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    features=DRAFTS,
+    program="admit 1 1 3; commit 1; draft 1 1 1 1; accept 1 0; decode 1 2 1; admit 2 1 3 1 2",
+)
+class DraftsInsertedEarly(SnapshotLists):
+    """A provisional insert puts all tokens of a step into the tree, for the next step may need them.
+
+    Nothing takes the rejected ones out again, and the slots behind them are written anew.
+    """
+
+    def save(self, one: Request, step: Step) -> None:
+        """Publish blocks and states of drafts."""
+        super().save(one, step)
+        if step.num_drafts:
+            self.publish(one, step.stop)
+            self.publish_states(one, step, step.stop)
+
+
+@exhibit(
+    as_if="an aborted request had published what it never computed",
+    fault="F04 stale entry",
+    breaks=("KV-SNAP-016",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 4; abort 1; admit 2 1 5",
+)
+class AbortPublishesItsStep(SnapshotLists):
+    """However a request ends, its blocks and saves go to the cache.
+
+    A plant: the step that was to write them is not run.
+    """
+
+    def abort(self, request: int) -> None:
+        """Publish the step in flight."""
+        one, own = self.requests.get(request), self.running[request]
+        if own.step is not None:
+            self.publish(one, own.step.stop)
+            self.publish_states(one, own.step, own.step.stop)
+        super().abort(request)
+
+
+@exhibit(
+    as_if="a request without blocks kept the state slot that it was given first",
+    fault="F08 leak",
+    breaks=("KV-SNAP-017",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 32; admit 2 2 1",
+)
+class RefusedRequestKeepsAState(SnapshotLists):
+    """A slot is taken, then there are no blocks, and the request is put back into the queue.
+
+    A plant: it takes another slot the next time.
+    """
+
+    def make_room(self, count: int, hits: list[int]) -> None:
+        """Take a slot before the blocks are there."""
+        try:
+            super().make_room(count, hits)
+        except Exception:
+            if self.states.waiting:
+                self.states.take()
+            raise
+
+
+@exhibit(
+    as_if="a save were placed at the end of the block, where the step had not come to",
+    fault="F01 boundary",
+    breaks=("KV-SNAP-018",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 1",
+)
+class SavesBehindItsStep(SnapshotLists):
+    """The number of blocks is rounded up, and the last of them is taken for full.
+
+    A plant: the runner has no state to save there.
+    """
+
+    def told(self, step: Step) -> tuple[int, int, list[int], list[int]]:
+        """Save at the end of the last block."""
+        source, state, positions, slots = super().told(step)
+        end = -(-step.stop // self.block_size) * self.block_size
+        if end == step.stop or not self.states.waiting:
+            return source, state, positions, slots
+        return source, state, [*positions, end], [*slots, self.states.waiting[0]]
+
+
+@exhibit(
+    as_if="a state were found without its namespace",
+    fault="F03 cache key",
+    breaks=("KV-SNAP-019",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    features=("salt",),
+    program="salt 1 1; admit 1 1 4; commit 1; admit 2 1 4; commit 2; admit 3 1 5",
+)
+class StatesOfEveryNamespace(SnapshotLists):
+    """Blocks have the salt in their keys, states are found by tokens.
+
+    A plant: the blocks keep tenants apart until both have the same prompt.
+    """
+
+    def find_state(self, content: Content, stop: int) -> int | None:
+        """Look at tokens alone."""
+        items = content.items(0, stop)
+        return next((slot for (_, known), slot in self.states.known if known == items), None)
+
+
+@exhibit(
+    as_if="a reset forgot blocks and kept states",
+    fault="F21 one path only",
+    breaks=("KV-SNAP-020",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 4; commit 1; finish 1; reset; admit 2 1 4; commit 2; admit 3 1 5",
+)
+class ResetKeepsStates(SnapshotLists):
+    """New weights come, the blocks go, and the states of the old ones are found.
+
+    A plant: not at once, but as soon as the blocks of the prompt are there again.
+    """
+
+    def reset(self) -> None:
+        """Keep the states."""
+        known = list(self.states.known)
+        super().reset()
+        self.states.known = known
+
+
+@exhibit(
+    as_if="a reset were accepted while requests are there",
+    fault="F07 ownership",
+    breaks=("KV-SNAP-020",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 1; reset",
+)
+class ResetUnderStates(SnapshotLists):
+    """A reset forgets every prefix, whoever goes on from it.
+
+    A plant: what live requests save next is published under weights that are not theirs.
+    """
+
+    def reset(self) -> None:
+        """Forget."""
+        self.known.clear()
+        self.states.known.clear()
+
+
+@exhibit(
+    as_if="a second admission of a request had replaced the first",
+    fault="F07 ownership",
+    breaks=("KV-SNAP-021",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 1; again 1",
+)
+class SecondAdmissionReplacesTheState(SnapshotLists):
+    """A request with a number that is taken replaces the one before.
+
+    A plant: what the first one runs in is let go of under it.
+    """
+
+    def admit(self, request: int, tokens: Sequence[int], max_new_tokens: int, **given: Any) -> Any:
+        """End the one before."""
+        if any(one.number == request for one in self.requests.live):
+            super().abort(request)
+        return super().admit(request, tokens, max_new_tokens, **given)
+
+
+@exhibit(
+    as_if="more drafts could be accepted than there were",
+    fault="F22 no progress",
+    breaks=("KV-SNAP-021",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    features=DRAFTS,
+    program="admit 1 1 1; accept_beyond 1 1",
+)
+class AcceptsAnyNumber(SnapshotLists):
+    """A number of accepted drafts is cut to those there are.
+
+    A plant: whoever counts the token of the model itself as a draft is off by one, and is not told.
+    """
+
+    def commit(self, request: int, num_accepted: int | None = None) -> None:
+        """Take what there is."""
+        own: Running = self.running.get(request, Running())
+        if num_accepted is not None and own.step is not None:
+            num_accepted = min(num_accepted, own.step.num_drafts)
+        super().commit(request, num_accepted)
