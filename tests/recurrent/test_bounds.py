@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recurrent import honest
 from recurrent.families import DECAYS, KEYS, delta_inputs, log_decays
 from recurrent.honest import ORDERS, Way, delta, selective, ssd
 
@@ -116,6 +117,34 @@ class TestHonestKernels:
             )
             seen = delta(way, *(x[:, 0] for x in draw.values()), np.zeros((16, 8), F), SCALE)
             assert share(seen, exact, bound) <= 1
+
+    @pytest.mark.parametrize("chunk", [None, 4, 16])
+    def test_float16_throughout(self, chunk: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With 11 bits every rounding is large, and so is what roundings of roundings come to."""
+        monkeypatch.setattr(honest, "F", np.float16)
+        names = dict.fromkeys(("working", "products", "gates", "stored", "state", "output"), "float16")
+        rng, facts = np.random.default_rng(chunk), ScanArithmetic(**names, chunk_size=chunk)
+        for number in range(60):
+            tokens, way = (
+                (1, 2, 5, 16, 33)[number % 5],
+                Way(chunk, ORDERS[number % 4], explicit=number % 3 > 0),
+            )
+            key, decay = KEYS[number % 4], DECAYS[number // 5 % 5]
+            draw = delta_inputs(
+                number, tokens=tokens, key=key, decay=decay, channels=(8, 4), channel_decay=number % 2 > 0
+            )
+            draw = {name: x.astype(np.float16) for name, x in draw.items()}
+            state = rng.normal(size=(1, 1, 8, 4)).astype(np.float16)
+            starts: dict[str, Any] = {"query_start_loc": [0, tokens], "initial_state": state}
+            exact, bound = delta_bound(**draw, **starts, scale=0.375, arithmetic=facts)
+            seen = delta(way, *(x[:, 0] for x in draw.values()), state[0, 0], 0.375)
+            assert seen[0].dtype == seen[1].dtype == np.float16
+            assert share(seen, exact, bound) <= 1, (number, way)
+            dt, A = -draw["g"].reshape(tokens, -1)[:, :1], np.array([-1], np.float16)
+            x, B, C = (rng.normal(size=(tokens, 1, n)).astype(np.float16) for n in (8, 4, 4))
+            exact, bound = ssd_bound(x, dt, A, B, C, **starts, arithmetic=facts)
+            seen = ssd(way, dt[:, 0, None] * x[:, 0], dt[:, 0] * A, B[:, 0], C[:, 0], state[0, 0])
+            assert share(seen, exact, bound) <= 1, (number, way)
 
     @pytest.mark.parametrize("length", [0.3, 1.2, 1.45, 2.0])
     def test_keys_that_are_no_unit_vectors(self, length: float) -> None:

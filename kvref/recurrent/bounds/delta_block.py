@@ -85,18 +85,16 @@ class Block:
         """Return bounds on the spectral norms of phi, psi and the decayed keys, each [H]."""
         return spectral_bound(self.phi), spectral_bound(self.psi), spectral_bound(self.k_end)
 
-    def states(self) -> tuple[Array, Array]:
-        """Return the decayed and the written state of each token, both [c, H, K, V]."""
-        decay = np.exp(self.g)
-        decayed = np.empty((self.length, *self.S.shape))
-        written = np.empty_like(decayed)
-        S = self.S
+    def states(self) -> Array:
+        """Return the state before the block and after each of its tokens, [c + 1, H, K, V]."""
+        states, decay = np.empty((self.length + 1, *self.S.shape)), np.exp(self.g)
+        states[0] = self.S
+        written = np.empty_like(self.S)
         for t in range(self.length):
-            np.multiply(S, decay[:, t, :, None], out=decayed[t])
-            np.multiply(self.k[:, t, :, None], self.u[:, t, None, :], out=written[t])
-            written[t] += decayed[t]
-            S = written[t]
-        return decayed, written
+            np.multiply(states[t], decay[:, t, :, None], out=states[t + 1])
+            np.multiply(self.k[:, t, :, None], self.u[:, t, None, :], out=written)
+            states[t + 1] += written
+        return states
 
     def state_error(
         self, before: Array, rho: Array, own: Array, values: Array | None = None

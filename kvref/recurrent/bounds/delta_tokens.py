@@ -58,30 +58,33 @@ class _Sizes:
     """How large the exact numbers are, for each token t: columns of states, reads of absolute values."""
 
     def __init__(self, block: Block, costs: Costs) -> None:
-        decayed, written = block.states()  # [c, H, K, V]
-        np.abs(decayed, out=decayed)
-        np.abs(written, out=written)
+        states = block.states()  # [c + 1, H, K, V]
+        np.abs(states, out=states)
+        before, after = states[:-1], states[1:]
+        decay = np.exp(block.g).transpose(1, 0, 2)[:, :, None, :]  # [c, H, 1, 1 or K]
         off = costs.decay_error(0, -block.g)  # [H, c, 1 or K]
-        by_token = off.transpose(1, 0, 2)  # [c, H, 1 or K]
+        off_by_token = off.transpose(1, 0, 2)[:, :, None, :]
         keys, queries = (
             np.abs(x).transpose(1, 0, 2)[:, :, None, :] for x in (block.k, block.q)
         )  # [c, H, 1, K]
-        self.read = (keys @ decayed)[:, :, 0]  # [c, H, V]
+        norm = norms(states, -2)  # [c + 1, H, V]
+        self.read = ((keys * decay) @ before)[:, :, 0]  # [c, H, V]
         if off.shape[-1] == 1:
-            self.read_decay = by_token * self.read
-            self.decayed_off = by_token * norms(decayed, -2)
+            self.read_decay = off_by_token[:, :, 0] * self.read
+            self.decayed_off = (off_by_token * decay)[:, :, 0] * norm[:-1]
         else:
-            self.read_decay = ((keys * by_token[:, :, None, :]) @ decayed)[:, :, 0]
-            self.decayed_off = norms(decayed * by_token[..., None], -2)
+            self.read_decay = ((keys * decay * off_by_token) @ before)[:, :, 0]
+            self.decayed_off = np.sqrt((np.square(decay * off_by_token) @ np.square(before))[:, :, 0])
         overlap = (np.abs(block.q) * np.abs(block.k)).sum(axis=-1, keepdims=True)
-        self.out = (queries @ decayed)[:, :, 0].transpose(1, 0, 2) + overlap * np.abs(block.u)  # [H, c, V]
-        self.state = norms(written, -2)
-        self.peak = written.max(axis=-2)
+        self.out = ((queries * decay) @ before)[:, :, 0].transpose(1, 0, 2)  # [H, c, V]
+        self.out += overlap * np.abs(block.u)
+        self.state = norm[1:]
+        self.peak = after.max(axis=-2)
         self.decay = np.exp(block.g).max(axis=-1, keepdims=True)  # [H, c, 1]
         self.off_decay = off.max(axis=-1, keepdims=True)
         square = np.square(block.k).sum(axis=-1, keepdims=True)
         self.k = np.sqrt(square)
         self.stays = np.maximum(1.0, np.abs(1 - block.beta * square))
         self.channels = block.k.shape[-1]
-        largest = 1 + max(float(x.max(initial=0.0)) for x in (decayed, written, np.abs(block.v)))
+        largest = 1 + max(float(x.max(initial=0.0)) for x in (states, np.abs(block.v)))
         self.many = (self.channels + 4) * largest * (1 + float(self.k.max())) * (1 + float(queries.max()))
