@@ -32,7 +32,7 @@ from kvref_conformance.subjects.reference_geometry import Reference, ReferenceGe
 GEOMETRY = "cache_geometry"
 OPERATIONS = tuple(MANAGERS[GEOMETRY].operations)
 EXHIBITS: dict[str, Exhibit] = {
-    name: value.exhibit
+    name: vars(value)["exhibit"]
     for name, value in vars(museum).items()
     if isinstance(value, type) and "exhibit" in vars(value)
 }

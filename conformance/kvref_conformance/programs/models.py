@@ -86,7 +86,9 @@ FAMILIES: dict[str, Family] = {
     "compressed": Family(attention.compressed, ((64, 512), WINDOW, WIDTH), (4, 0, 128), "compressed_layers"),
     "interval": Family(recurrent.interval, (SOME, LAYERS, HEADS, WIDTH, *_DELTA), feature="recurrent_layers"),
     "linear": Family(recurrent.linear, ((0, 1), HEADS, WIDTH, *_DELTA), (1, 0), "recurrent_layers"),
-    "kimi": Family(recurrent.kimi, (WIDTH, (0, 128), HEADS, WIDTH), (1, 0), "recurrent_layers"),
+    "kimi": Family(
+        recurrent.kimi, (WIDTH, (0, 128), HEADS, WIDTH), (1, 0), "recurrent_layers", lambda n: 0 in n[4:]
+    ),
     "letters": Family(
         recurrent.letters,
         (HEADS, WIDTH, *_MAMBA),
@@ -105,7 +107,7 @@ FAMILIES: dict[str, Family] = {
         recurrent.jamba,
         (SOME, (0, 7), LAYERS, HEADS, WIDTH, (64, 8192), (1, 256)),
         feature="recurrent_layers",
-        fit=lambda n: n[1] < n[0],
+        fit=lambda n: n[1] < n[0] <= n[2],
     ),
     "parallel": Family(
         recurrent.parallel,
