@@ -57,6 +57,7 @@ OF_MANAGERS = {
     "torch_paged_attention": ("torch",),
     "transformers_continuous_cache": ("transformers", "torch"),
     "dynamo_index": ("dynamo",),
+    "kvfit": ("kvfit",),
 }
 ALL = LIBRARIES | OF_FORMATS | OF_MANAGERS
 #: Libraries that need an environment of their own -> the variable that names its interpreter.
@@ -65,6 +66,7 @@ ELSEWHERE = {
     "sglang": "KVREF_SGLANG_PYTHON",
     "transformers": "KVREF_TRANSFORMERS_PYTHON",
     "dynamo": "KVREF_DYNAMO_PYTHON",
+    "kvfit": "KVREF_KVFIT_PYTHON",
 }
 
 

@@ -54,6 +54,8 @@ BUILT_IN = {
     "sglang_radix_cache": "kvref_conformance.subjects.sglang_radix_cache:SglangRadixCache",
     "sglang_unified_cache": "kvref_conformance.subjects.sglang_unified_cache:SglangUnifiedCache",
     "dynamo_index": "kvref_conformance.subjects.dynamo_index:DynamoIndex",
+    "reference_geometry": "kvref_conformance.subjects.reference_geometry:Reference",
+    "kvfit": "kvref_conformance.subjects.kvfit_geometry:Kvfit",
     "torch_paged_attention": "kvref_conformance.subjects.torch_paged_attention:TorchPagedAttention",
     "transformers_scans": "kvref_conformance.subjects.transformers_scans:TransformersScans",
     "transformers_steps": "kvref_conformance.subjects.transformers_scans:TransformersSteps",
