@@ -20,6 +20,9 @@ NAMED = {
     "copy_sources": "block",
     "copy_targets": "block",
     "slots": "slot",
+    "source": "state",
+    "state": "state",
+    "save_states": "state",
     "step": "step",
     "keys": "key",
 }

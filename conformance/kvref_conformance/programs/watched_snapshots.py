@@ -359,7 +359,8 @@ class WatchedSnapshots:
         free_states = self.free_states() - (2 * self.several)
         if self.shared:
             free, free_states = free - self.count_held_states()[0] - 3 * (1 + len(self.live)) - states, states
-        if blocks <= free and states <= free_states:
+        waits = self.eager and any(one.step is not None for one in self.live.values())
+        if blocks <= free and states <= free_states and not waits:
             also = ["KV-SNAP-020"] if self.cells.epoch else []
             also += ["KV-SNAP-017"] if self.told.refused_admission else []
             said = f"{said}: {answer}; {free} blocks are free and {blocks} enough, and {free_states} states"

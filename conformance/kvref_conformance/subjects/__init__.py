@@ -50,6 +50,7 @@ BUILT_IN = {
     "vllm_int4": "kvref_conformance.subjects.vllm_int4:VllmInt4",
     "vllm_int8": "kvref_conformance.subjects.vllm_int8:VllmInt8",
     "sglang_mx16": "kvref_conformance.subjects.sglang_mx16:SglangMX16",
+    "vllm_hybrid_manager": "kvref_conformance.subjects.vllm_hybrid_manager:VllmHybridManager",
     "vllm_kv_cache_manager": "kvref_conformance.subjects.vllm_kv_cache_manager:VllmKVCacheManager",
     "sglang_radix_cache": "kvref_conformance.subjects.sglang_radix_cache:SglangRadixCache",
     "sglang_unified_cache": "kvref_conformance.subjects.sglang_unified_cache:SglangUnifiedCache",
