@@ -204,7 +204,7 @@ class AlignCache:
         for own in self._requests.values():
             own.prefix.check_invariants()
             states = [block for block in own.states if block != NULL_BLOCK]
-            assert own.states and own.states[-1] != NULL_BLOCK, "a request has no state to write"
+            assert own.states[-1:] != [NULL_BLOCK], "a request has no state to write"
             assert not set(states) & set(own.prefix.row), "a block holds tokens and a state"
             held += len(states) + len(own.prefix.row)
         counts = [self.pool.ref_count(block) for block in range(1, self.pool.capacity + 1)]

@@ -166,7 +166,7 @@ class SnapshotCache:
         if accepted > drafts:
             raise ArgumentError(
                 f"num_accepted = {accepted}, expected 0 to {drafts}, the drafts of request {request} "
-                "(KV-SNAP-015 draft-rollback)"
+                "(KV-SNAP-021 snapshot-request-known)"
             )
         kept = own.prefix.num_scheduled - drafts + accepted
         settle(self._snapshots, own, kept, self.window)
@@ -276,6 +276,6 @@ def _checked_drafts(own: SnapshotRequest, num_drafts: int, most: int) -> int:
     if drafts > most:
         raise ArgumentError(
             f"num_drafts = {shown(num_drafts)}, expected at most {most}, the tokens that join and are "
-            "scheduled (KV-SNAP-015 draft-rollback)"
+            "scheduled (KV-SNAP-021 snapshot-request-known)"
         )
     return drafts

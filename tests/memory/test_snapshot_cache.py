@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,23 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 from memory.snapshot_shadow import Hybrids
+from memory.states import state_of
 
+from kvref.errors import (
+    ArgumentError,
+    KVError,
+    OutOfBlocksError,
+    OutOfStatesError,
+    OwnershipError,
+    UnknownRequestError,
+)
+from kvref.memory.keys import sha256
+from kvref.memory.namespace import Namespace
 from kvref.memory.snapshot_cache import SnapshotCache
-from kvref.memory.snapshot_profiles import SNAPSHOT_PROFILES
+from kvref.memory.snapshot_profiles import SNAPSHOT_PROFILES, SnapshotProfile, snapshot_profile_of
+from kvref.recurrent.sizes import kda_state
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_memory.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_hybrid.json").read_text(encoding="utf-8"))
 KVREF = SNAPSHOT_PROFILES["kvref"]
 
 #: Blocks, state slots, profile, block size, interval and window of caches that are too small for everything.
@@ -57,3 +70,202 @@ def test_what_the_rule_saves_is_hit(saves: str) -> None:
         make = staticmethod(lambda: SnapshotCache(2000, 3000, replace(KVREF, saves=saves), 2, 4))
 
     run(Machine)
+
+
+@pytest.mark.parametrize("bits", [2, 0])
+def test_a_hit_is_verified_where_keys_collide(bits: int) -> None:
+    """A quarter of all prefixes, or all of them, have one key: whose state it is must still be told apart."""
+
+    def weak(message: bytes) -> bytes:
+        return bytes([sha256(message)[0] & (1 << bits) - 1])
+
+    class Machine(Hybrids):
+        make = staticmethod(lambda: SnapshotCache(9, 5, block_size=2, snapshot_interval=2, digest=weak))
+
+    run(Machine)
+
+
+def served(cache: SnapshotCache, request: int, tokens: list[int], **given: Any) -> Any:
+    """A request that is computed and finished at once."""
+    admission = cache.admit(request, tokens, **given)
+    cache.commit(request)
+    cache.finish(request)
+    cache.check_invariants()
+    return admission
+
+
+def small(**given: Any) -> SnapshotCache:
+    """Blocks of 2, a snapshot every 4 tokens."""
+    sizes = {"num_blocks": 16, "num_states": 6, "block_size": 2, "snapshot_interval": 4, **given}
+    return SnapshotCache(**sizes)
+
+
+def test_founding_figure() -> None:
+    """A prompt that parts from another after 3,700 tokens: 3,072 of them are reused, 628 computed again."""
+    golden = GOLDEN["hybrid_prefix_cache"]
+    inputs, expect = golden["inputs"], golden["expect"]
+    length, at = inputs["shared_prompt"], inputs["diverges_at"]
+    cache = SnapshotCache(2000, 40, "kvref", inputs["block_size"], inputs["snapshot_every"])
+    first = served(cache, 0, list(range(length)))
+    second = served(cache, 1, [*range(at), *range(length, 2 * length - at)])
+    assert len(first.save_positions) == expect["snapshots_kept"]
+    assert second.num_cached_tokens == expect["hybrid_reuse"]
+    assert at - second.num_cached_tokens == expect["hybrid_recompute"]
+    assert second.save_positions[0] == expect["full_attention_reuse"]
+
+
+def test_the_third_to_part_starts_at_the_junction() -> None:
+    """The second request saved its state where its blocks were hit to: KV-SNAP-013."""
+    cache, stem = small(num_blocks=40), list(range(7))
+    hits = [served(cache, at, [*stem, 10 + at, 20 + at, 30 + at]).num_cached_tokens for at in range(3)]
+    assert hits == [0, 4, 6]
+
+
+def test_losing_a_snapshot_loses_no_block() -> None:
+    """A tombstone shows in the blocks: the same question saves the same states again."""
+    cache, question = small(num_states=2), list(range(9))
+    assert served(cache, 0, question).save_positions == [8]
+    served(cache, 1, list(range(20, 25)))
+    assert cache.pool.num_cached == 6
+    assert served(cache, 2, question).num_cached_tokens == 0
+    assert served(cache, 3, question).num_cached_tokens == 8
+
+
+def test_losing_blocks_frees_the_snapshot() -> None:
+    """Its slot is plain again, and is handed out before a snapshot is evicted."""
+    cache = small(num_blocks=5, num_states=6)
+    served(cache, 0, list(range(8)))
+    assert cache.state_pool.num_cached == 2
+    served(cache, 1, list(range(20, 24)))
+    assert cache.pool.num_cached == 5
+    assert [cache.admit(2, [*range(4), 9]).num_cached_tokens, cache.state_pool.num_cached] == [4, 1]
+
+
+def test_the_last_state_slot_is_taken_over() -> None:
+    """A request that cannot copy the snapshot runs in it, and then it is a snapshot no more."""
+    cache = small(num_states=1)
+    assert served(cache, 0, list(range(5))).save_positions == []
+    cache = small(num_states=2)
+    served(cache, 0, list(range(5)))
+    cache.admit(1, [9])
+    again = cache.admit(2, list(range(6)))
+    assert (again.num_cached_tokens, again.source) == (4, again.state)
+    cache.commit(2)
+    cache.finish(2)
+    assert cache.admit(3, list(range(6))).num_cached_tokens == 0
+
+
+@pytest.mark.parametrize("accepted", range(4))
+def test_drafts_are_taken_back(accepted: int) -> None:
+    """The next step starts from the state after the accepted drafts: none, some, or all."""
+    cache = small()
+    cache.admit(0, [1, 2, 3])
+    cache.commit(0)
+    step = cache.extend(0, [4, 5, 6], num_drafts=3)
+    where = {3: step.source, **dict(zip(step.save_positions, step.save_states, strict=True)), 6: step.state}
+    cache.commit(0, num_accepted=accepted)
+    assert cache.extend(0, [7]).source == where[3 + accepted]
+    assert len(cache.slots(0)) == 4 + accepted
+    cache.check_invariants()
+
+
+def test_an_aborted_step_leaves_nothing() -> None:
+    """What was scheduled and not committed can be hit by nobody: KV-SNAP-016."""
+    cache = small()
+    cache.admit(0, list(range(9)))
+    assert cache.admit(1, list(range(9))).num_cached_tokens == 0
+    cache.abort(0)
+    cache.abort(1)
+    assert (cache.num_free, cache.num_free_states, cache.state_pool.num_cached) == (16, 6, 0)
+    assert cache.admit(2, list(range(9))).num_cached_tokens == 0
+
+
+def test_finish_may_donate_the_last_state() -> None:
+    """The state after the last token is a snapshot if it ends a block, where the profile says so."""
+    cache = small(profile=replace(KVREF, finish="donates"), snapshot_interval=100)
+    served(cache, 0, list(range(6)))
+    assert served(cache, 1, list(range(8))).num_cached_tokens == 6
+
+
+def test_block_of_lmcache_follows_from_the_state() -> None:
+    """768 is Kimi K3 on 8 ranks with bfloat16: tokens of keys and values that are as large as a state."""
+    layer = kda_state(num_heads=96, head_k_dim=128, head_v_dim=128, conv_width=4)
+    sizes = {}
+    for ranks, element in ((8, 2), (8, 1), (4, 2), (1, 2)):
+        state, token = layer.state_bytes() / ranks, 576 * element
+        sizes[ranks, element] = 128 * ceil(state / (128 * token))
+    assert sizes == {(8, 2): 768, (8, 1): 1536, (4, 2): 1536, (1, 2): 5760}
+    cache = SnapshotCache(40, 9, "lmcache-k3", sizes[8, 2])
+    step = cache.admit(0, list(range(2000)), max_new_tokens=1536)
+    assert (cache.snapshot_interval, step.save_positions) == (768, [1536])
+    cache.commit(0)
+    assert cache.extend(0).save_positions == []
+    cache.commit(0)
+    assert cache.admit(1, list(range(2000))).num_cached_tokens == 1536
+
+
+BAD: list[tuple[type[KVError], str, Any]] = [
+    (UnknownRequestError, "request = 5", lambda c: c.extend(5, [1])),
+    (UnknownRequestError, "request = 5", lambda c: c.commit(5)),
+    (UnknownRequestError, "request = 5", lambda c: c.finish(5)),
+    (UnknownRequestError, "request = 5", lambda c: c.abort(5)),
+    (UnknownRequestError, "request = 5", lambda c: c.slots(5)),
+    (UnknownRequestError, "request = 0", lambda c: c.admit(0, [1])),
+    (ArgumentError, "request", lambda c: c.commit("0")),
+    (ArgumentError, "tokens", lambda c: c.admit(1, [])),
+    (ArgumentError, "tokens", lambda c: c.admit(1, [-1])),
+    (ArgumentError, "max_new_tokens", lambda c: c.admit(1, [1], max_new_tokens=0)),
+    (ArgumentError, "namespace", lambda c: c.admit(1, [1], namespace="x")),
+    (ArgumentError, "num_drafts = 2", lambda c: c.extend(0, [1], num_drafts=2)),
+    (ArgumentError, "num_drafts = 1", lambda c: c.extend(0, [1, 2], max_new_tokens=1, num_drafts=1)),
+    (ArgumentError, "num_drafts", lambda c: c.extend(0, [1], num_drafts=-1)),
+    (ArgumentError, "num_accepted = 1", lambda c: c.commit(0, num_accepted=1)),
+    (OutOfStatesError, "6 state slots are needed, but 5 of 6", lambda c: c.extend(0, [1] * 7, num_drafts=6)),
+    (OutOfBlocksError, "20 blocks are needed, but 13 of 16", lambda c: c.extend(0, [1] * 40)),
+    (OutOfBlocksError, "16 blocks of 2", lambda c: c.admit(1, [1] * 33)),
+    (OwnershipError, "1 requests", lambda c: c.reset()),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "call"), BAD, ids=[f"{at}-{e.__name__}" for at, (e, *_) in enumerate(BAD)]
+)
+def test_what_is_refused_changes_nothing(error: type[KVError], words: str, call: Any) -> None:
+    """Each error names what was found, and the cache is as before, in every part."""
+    cache = small()
+    served(cache, 9, [7, 7, 7, 7, 7])
+    cache.admit(0, [1, 2, 3, 4, 5, 6])
+    cache.commit(0)
+    before = state_of(cache)
+    with pytest.raises(error, match=words):
+        call(cache)
+    assert state_of(cache) == before
+
+
+def test_drafts_wait_for_their_commit() -> None:
+    """Nothing can be scheduled behind tokens that may be rejected."""
+    cache = small()
+    cache.admit(0, [1, 2, 3])
+    cache.commit(0)
+    cache.extend(0, [4, 5], num_drafts=1)
+    before = state_of(cache)
+    with pytest.raises(ArgumentError, match="1 drafts wait"):
+        cache.extend(0, [6])
+    assert state_of(cache) == before
+
+
+def test_namespaces_share_no_state() -> None:
+    """The same tokens under another salt start from zeros: KV-SNAP-019."""
+    cache, question = small(num_blocks=40), list(range(9))
+    served(cache, 0, question)
+    assert served(cache, 1, question, namespace=Namespace(salt="x")).source == -1
+    assert served(cache, 2, question).num_cached_tokens == 8
+
+
+@pytest.mark.parametrize("given", [{"saves": "never"}, {"interval": 0}, {"junctions": 1}, {"name": 3}])
+def test_profiles_are_of_their_sets(given: dict[str, Any]) -> None:
+    """A field says one of the words it has."""
+    with pytest.raises(ArgumentError):
+        SnapshotProfile(**{"name": "x", "source": "y", **given})
+    with pytest.raises(ArgumentError, match="expected a SnapshotProfile or one of kvref"):
+        snapshot_profile_of("nobody")
