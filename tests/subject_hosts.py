@@ -59,13 +59,28 @@ OF_MANAGERS = {
     "dynamo_index": ("dynamo",),
     "kvfit": ("kvfit",),
 }
-ALL = LIBRARIES | OF_FORMATS | OF_MANAGERS
+#: The same for those that scan.
+OF_SCANS = {
+    "transformers_scans": ("transformers", "torch"),
+    "transformers_steps": ("transformers", "torch"),
+    "transformers_mamba_steps": ("transformers", "torch"),
+    "fla_naive": ("fla", "torch"),
+    "fla_naive_chunked": ("fla", "torch"),
+    "onnx_reference_scans": ("onnx",),
+    "onnxruntime_scans": ("onnxruntime", "onnx"),
+    "onnxruntime_linear": ("onnxruntime", "onnx"),
+    "vllm_cpu_conv": ("vllm", "torch"),
+    "vllm_cpu_mamba": ("vllm", "torch"),
+    "vllm_cpu_gdn": ("vllm", "torch"),
+}
+ALL = LIBRARIES | OF_FORMATS | OF_MANAGERS | OF_SCANS
 #: Libraries that need an environment of their own -> the variable that names its interpreter.
 ELSEWHERE = {
     "vllm": "KVREF_VLLM_PYTHON",
     "sglang": "KVREF_SGLANG_PYTHON",
     "transformers": "KVREF_TRANSFORMERS_PYTHON",
     "dynamo": "KVREF_DYNAMO_PYTHON",
+    "fla": "KVREF_FLA_PYTHON",
     "kvfit": "KVREF_KVFIT_PYTHON",
 }
 

@@ -27,11 +27,15 @@ FOLDER = Path(subjects.__file__).parent
 #: What an adapter may import beside its library: the record of claims, and the other adapters' packing.
 SHARED = (
     *("array", "collections", "ctypes", "dataclasses", "functools", "hashlib", "importlib", "itertools"),
-    *("json", "os", "sys", "types", "typing", "zlib"),
-    *("numpy", "ml_dtypes", "kvref.attention.arithmetic", "kvref.errors", "kvref_conformance.claims"),
+    *("json", "os", "pathlib", "sys", "types", "typing", "zlib"),
+    *("numpy", "ml_dtypes", "kvref.attention.arithmetic", "kvref.recurrent.arithmetic", "kvref.errors"),
+    "kvref_conformance.claims",
     *(
         f"kvref_conformance.subjects.{shared}"
-        for shared in ("onnx_models", "onnx_attention", "vllm_triton", "sglang_parts", "sglang_radix_cache")
+        for shared in (
+            *("onnx_models", "onnx_attention", "vllm_triton", "sglang_parts", "sglang_radix_cache"),
+            *("onnx_scans", "ragged"),
+        )
     ),
 )
 
@@ -96,7 +100,7 @@ def test_missing_library_is_named(name: str, monkeypatch: pytest.MonkeyPatch) ->
     module = BUILT_IN[name].partition(":")[0]
     monkeypatch.setitem(sys.modules, ALL[name][0], None)
     monkeypatch.delitem(sys.modules, module, raising=False)
-    for shared in ("onnx_models", "vllm_triton", "sglang_parts", "sglang_radix_cache"):
+    for shared in ("onnx_models", "onnx_scans", "vllm_triton", "sglang_parts", "sglang_radix_cache"):
         monkeypatch.delitem(sys.modules, f"kvref_conformance.subjects.{shared}", raising=False)
     with pytest.raises(ImportError, match=r"needs .*: pip install"):
         importlib.import_module(module)

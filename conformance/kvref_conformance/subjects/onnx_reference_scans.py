@@ -11,8 +11,8 @@ from typing import Any
 
 from kvref.recurrent.arithmetic import ScanArithmetic
 from kvref_conformance.claims import Claims
-from kvref_conformance.subjects import onnx_scans
 from kvref_conformance.subjects.onnx_models import version
+from kvref_conformance.subjects.onnx_scans import conv, conv_update, delta, delta_update
 
 try:
     from onnx.reference import ReferenceEvaluator
@@ -37,27 +37,27 @@ class OnnxReferenceScans:
 
     def causal_conv(self, *tensors: Any, **arguments: Any) -> Any:
         """Convolve each request behind its window."""
-        return onnx_scans.conv(_run, *tensors, **arguments)
+        return conv(_run, *tensors, **arguments)
 
     def causal_conv_update(self, *tensors: Any, **arguments: Any) -> Any:
         """Convolve one token of each request."""
-        return onnx_scans.conv_update(_run, *tensors, **arguments)
+        return conv_update(_run, *tensors, **arguments)
 
     def gated_delta_rule(self, *tensors: Any, **arguments: Any) -> Any:
         """Scan each request, with a decay for each head."""
-        return onnx_scans.delta(_run, *tensors, **arguments)
+        return delta(_run, *tensors, **arguments)
 
     def gated_delta_rule_update(self, *tensors: Any, **arguments: Any) -> Any:
         """Advance one token of each request."""
-        return onnx_scans.delta_update(_run, *tensors, **arguments)
+        return delta_update(_run, *tensors, **arguments)
 
     def kimi_delta_attention(self, *tensors: Any, **arguments: Any) -> Any:
         """Scan each request, with a decay for each channel."""
-        return onnx_scans.delta(_run, *tensors, **arguments)
+        return delta(_run, *tensors, **arguments)
 
     def kimi_delta_attention_update(self, *tensors: Any, **arguments: Any) -> Any:
         """Advance one token of each request."""
-        return onnx_scans.delta_update(_run, *tensors, **arguments)
+        return delta_update(_run, *tensors, **arguments)
 
 
 def _run(model: Any, options: tuple[Any, ...], inputs: dict[str, Any]) -> Any:

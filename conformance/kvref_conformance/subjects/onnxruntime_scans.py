@@ -16,8 +16,8 @@ import numpy as np
 
 from kvref.recurrent.arithmetic import ScanArithmetic
 from kvref_conformance.claims import Claims
-from kvref_conformance.subjects import onnx_scans
 from kvref_conformance.subjects.onnx_models import one_node
+from kvref_conformance.subjects.onnx_scans import conv, conv_update, delta, delta_update
 
 try:
     import onnxruntime
@@ -43,11 +43,11 @@ class OnnxRuntimeScans:
 
     def causal_conv(self, *tensors: Any, **arguments: Any) -> Any:
         """Convolve each request behind its window."""
-        return onnx_scans.conv(_run, *tensors, **arguments)
+        return conv(_run, *tensors, **arguments)
 
     def causal_conv_update(self, *tensors: Any, **arguments: Any) -> Any:
         """Convolve one token of each request."""
-        return onnx_scans.conv_update(_run, *tensors, **arguments)
+        return conv_update(_run, *tensors, **arguments)
 
     def gated_delta_rule(self, *tensors: Any, **arguments: Any) -> Any:
         """Scan a ragged batch, with a decay for each head."""
@@ -81,11 +81,11 @@ class OnnxRuntimeLinear:
 
     def gated_delta_rule(self, *tensors: Any, **arguments: Any) -> Any:
         """Scan each request, with a decay for each head."""
-        return onnx_scans.delta(_run, *tensors, **arguments)
+        return delta(_run, *tensors, **arguments)
 
     def gated_delta_rule_update(self, *tensors: Any, **arguments: Any) -> Any:
         """Advance one token of each request."""
-        return onnx_scans.delta_update(_run, *tensors, **arguments)
+        return delta_update(_run, *tensors, **arguments)
 
     kimi_delta_attention = gated_delta_rule
     kimi_delta_attention_update = gated_delta_rule_update
