@@ -127,3 +127,13 @@ def test_the_hit_curve_says_what_its_page_says() -> None:
                     best = shares[capacities.searchsorted(capacity, side="right") - 1]
                     assert best - 0.002 < share <= best
     assert 0.366 < min(ends.values()) < max(ends.values()) < 0.4
+
+
+def test_states_cost_short_requests_and_save_long_ones() -> None:
+    """The caption of the sizes: a hybrid starts above a model of many layers that attend, and ends below."""
+    import bytes_over_context
+
+    dense, hybrid = (bytes_over_context.sizes(name) for name in ("Llama-3.1-70B", "Kimi-K3"))
+    assert hybrid[0] > dense[0]
+    assert hybrid[-1] < dense[-1]
+    assert all(list(s) == sorted(s) for s in map(bytes_over_context.sizes, bytes_over_context.MODELS))
