@@ -118,6 +118,19 @@ class TestHonestKernels:
             seen = delta(way, *(x[:, 0] for x in draw.values()), np.zeros((16, 8), F), SCALE)
             assert share(seen, exact, bound) <= 1
 
+    @pytest.mark.parametrize("products", ["float16", "bfloat16", "tensorfloat32"])
+    def test_a_chunk_of_one_token(self, products: str) -> None:
+        """A kernel of chunks rounds beta · v as an operand, even where there is one token."""
+        for number in range(60):
+            way = Way(64, ORDERS[number % 4], products=products, explicit=number % 2 == 0)
+            tokens = 1 if number % 3 else 65
+            draw = delta_inputs(number, tokens=tokens, key=KEYS[number % 5], decay="none", full=True)
+            state = first_state(number, way, (1, 1, 16, 8))
+            starts: dict[str, Any] = {"query_start_loc": [0, tokens], "initial_state": state}
+            exact, bound = delta_bound(**draw, **starts, scale=SCALE, arithmetic=facts_of(way))
+            seen = delta(way, *(x[:, 0] for x in draw.values()), state[0, 0], SCALE)
+            assert share(seen, exact, bound) <= 1, (number, way)
+
     @pytest.mark.parametrize("chunk", [None, 4, 16])
     def test_float16_throughout(self, chunk: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
         """With 11 bits every rounding is large, and so is what roundings of roundings come to."""

@@ -91,7 +91,7 @@ def _request(
         q, k, v, g = (x[piece].transpose(1, 0, 2) for x in (tokens.q, tokens.k, tokens.v, tokens.g))
         block = Block.of(q, k, v, g, tokens.beta[piece].T[..., None], S, products)
         out, column, number = by_token_error(block, before, costs, every_token)
-        if chunked and block.length > 1:
+        if chunked:
             other = by_chunk_error(block, before, costs)
             pairs = zip((out, column, number), other, strict=True)
             out, column, number = (np.maximum(*pair) for pair in pairs)
