@@ -35,6 +35,19 @@ ALLOWED = {
     ("kvref/formats/pages.py", "pages"): "the same, more than one",
     ("kvref/attention/batch.py", "cu_seqlens_q"): "the docstring maps our word to FlashAttention's",
     ("kvref/attention/batch.py", "qo_indptr"): "the docstring maps our word to FlashInfer's",
+    **{
+        (place, word): "a key of a config"
+        for place in (
+            "kvref/planning/",
+            "conformance/kvref_conformance/museum/cache_geometry.py",
+            "conformance/kvref_conformance/programs/models_of_",
+            "conformance/kvref_conformance/programs/odd_models.py",
+            "conformance/kvref_conformance/subjects/lists/layers.py",
+        )
+        for word in ("num_attention_heads", "num_key_value_heads")
+    },
+    ("kvref/planning/indifferent_keys.py", "softmax_scale"): "a key of a config",
+    ("kvref/planning/state_shapes.py", "head_size"): "a key of a config",
 }
 
 
