@@ -1,6 +1,6 @@
 """vLLM's hybrid cache in its mode "align": states lie in blocks of the one pool, in a row of their own.
 
-The pages of both kinds of layers have equal bytes, so a block holds either a few tokens of all attention
+What a block holds has equal bytes for both kinds of layers, so it holds either a few tokens of all attention
 layers or one state. The row of states has an entry for each block of tokens: entry i is the state after
 (i + 1) · block_size tokens, or null. A running request has one entry, its last: the state it writes, which
 becomes the snapshot of its position when the step ends there. A step that begins in a new block reads the

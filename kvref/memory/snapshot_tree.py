@@ -15,7 +15,7 @@ Realises: KV-SNAP-002 snapshot-exact-position, KV-SNAP-003 hit-in-every-group, K
 KV-SNAP-012 tombstone-keeps-kv, KV-SNAP-013 junction-snapshot.
 For porters: `kvref.memory.snapshot_cache` is the canonical cache; this tree is for comparing with SGLang. Who
 restores a matched state locks its node, copies the state into a slot of its own, and unlocks.
-Source: SGLang 0.5.6, srt/mem_cache/mamba_radix_cache.py (pages of one token); branching positions of 0.5.23.
+Source: SGLang 0.5.6, srt/mem_cache/mamba_radix_cache.py (blocks of one token); branching positions of 0.5.23.
 """
 
 from collections import OrderedDict

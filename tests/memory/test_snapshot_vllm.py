@@ -59,7 +59,7 @@ class Follower:
 
 @pytest.mark.parametrize("number", range(24))
 def test_rows_are_those_of_vllm(number: int) -> None:
-    """Hits, junctions, ends of steps, ids of blocks and states, refusals: so the order of eviction as well."""
+    """Hits, junctions, ends of steps, ids of blocks and states, refusals: the order of eviction too."""
     follower = Follower()
     for name, *arguments, found, num_free in recorded()["programs"][number]:
         try:
