@@ -16,8 +16,10 @@ from kvref_conformance.cases import Case, Level, Option
 from kvref_conformance.claims import MINIMUM_GROUPS, Claims
 from kvref_conformance.verbs_of_scans import UPDATES
 
-#: Scans whose heads are all alike: no group shares anything.
-UNGROUPED = ("causal_conv", "selective_scan", "kimi_delta_attention")
+#: Scans of channels: of heads they know nothing.
+OF_CHANNELS = ("causal_conv", "selective_scan")
+#: What has heads that are all alike: no group shares anything.
+UNGROUPED = ("kimi_delta_attention", "decay_gate")
 #: Scans with keys and values, whose widths may differ.
 DELTA = ("gated_delta_rule", "kimi_delta_attention")
 MAMBA = ("selective_scan", "ssd_scan")
@@ -52,14 +54,14 @@ def scan_cases(claims: Claims, verb: str, level: Level) -> list[Case]:
     cases = []
     for seed, (group, dtype, head_dim, widths, pattern) in enumerate(_points(claims, verb, level)):
         lens = update_lengths(pattern) if is_update(verb) else scan_lengths(claims, widths, pattern)
-        alone = scan_of(verb) in UNGROUPED or verb == "decay_gate"
+        num_kv_heads, shared = _heads(verb, group, seed)
         cases.append(
             Case(
                 verb=verb,
                 seq_lens=tuple(n + before for n, before in lens),
                 query_lens=tuple(n for n, _ in lens),
-                num_kv_heads=group if alone else 1 + seed % 2 if group > 1 else 3,
-                group=1 if alone else group,
+                num_kv_heads=num_kv_heads,
+                group=shared,
                 head_dim=head_dim,
                 dtype=dtype,
                 seed=seed,
@@ -67,6 +69,15 @@ def scan_cases(claims: Claims, verb: str, level: Level) -> list[Case]:
             )
         )
     return cases
+
+
+def _heads(verb: str, group: int, seed: int) -> tuple[int, int]:
+    """Return the heads of keys, or groups of B and C, and the heads that share one: few, states are large."""
+    if scan_of(verb) in OF_CHANNELS:
+        return 1 + seed % 3, 1
+    if scan_of(verb) in UNGROUPED:
+        return group, 1
+    return {1: 3, 3: 2}.get(group, 1), group
 
 
 def scan_lengths(claims: Claims, widths: dict[str, Option], pattern: int) -> list[tuple[int, int]]:

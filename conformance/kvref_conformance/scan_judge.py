@@ -40,12 +40,19 @@ def ask_update(trial: Trial, problem: ScanProblem, pool: Pool | None = None) -> 
     return update, trial.call(update.call)
 
 
-def hold(trial: Trial, problem: ScanProblem, *, out: bool = True, state: bool = True) -> None:
+def hold(
+    trial: Trial,
+    problem: ScanProblem,
+    expected: ExpectedScan | None = None,
+    *,
+    out: bool = True,
+    state: bool = True,
+) -> None:
     """Ask the case's verb a problem in which nothing rounds, and hold outputs and states to the exact ones.
 
-    Raises: Violation, Failed.
+    `expected` are these, where they are known. Raises: Violation, Failed.
     """
-    _hold(trial, problem, exactly(problem, trial.claims), out, state)
+    _hold(trial, problem, expected or exactly(problem, trial.claims), out, state)
 
 
 def hold_within(trial: Trial, problem: ScanProblem) -> None:

@@ -52,10 +52,10 @@ def decay_comes_before_the_write(trial: Trial) -> None:
 
 @check("KV-RNN-018", ring="numeric", verbs=VERBS, cases=_finished)
 def skip_is_added_before_the_gate(trial: Trial) -> None:
-    """D, z and both, as claimed, over random inputs: the bound tells the orders apart."""
-    for features in (("skip",), ("output_gate",), ("skip", "output_gate")):
-        if set(features) <= set(trial.claims.features):
-            hold_within(trial, random_scan(trial.case, trial.claims, features))
+    """D and z, together and each alone, over random inputs: the bound tells the orders apart."""
+    claimed = [name for name in ("skip", "output_gate") if name in trial.claims.features]
+    for features in [claimed] if trial.case.seed % 2 else [[name] for name in claimed]:
+        hold_within(trial, random_scan(trial.case, trial.claims, features))
 
 
 @check("KV-RNN-019", verbs=SSD, cases=_shared_groups)
@@ -81,8 +81,9 @@ def step_sizes_are_made_in_order(trial: Trial) -> None:
 def step_sizes_are_made_everywhere(trial: Trial) -> None:
     """Bias, softplus and limit where softplus bends, some step sizes outside the limits."""
     steps = _steps_of(trial.claims, trial.case.verb)
-    for used in dict.fromkeys([steps, tuple(step for step in steps if step != "dt_softplus")]):
-        hold_within(trial, random_scan(trial.case, trial.claims, used))
+    if trial.case.seed % 4 == 3 and len(steps) > 1:
+        steps = tuple(step for step in steps if step != "dt_softplus")
+    hold_within(trial, random_scan(trial.case, trial.claims, steps))
 
 
 def _steps_of(claims: Claims, verb: str) -> tuple[str, ...]:
