@@ -61,7 +61,8 @@ class Block:
         """Form the maps in float64, from sums of segments and one triangular solve."""
         G, to_end = sums_from_start(g), sums_to_end(g)
         from_start = np.exp(G)
-        A, Q = beta * np.tril(products(k, k, g), -1), products(q, k, g)
+        of_keys, Q = products(np.stack([k, q]), k, g)
+        A = beta * np.tril(of_keys, -1)
         k_start, k_end = k * from_start, k * np.exp(to_end)
         T = solve_unit_lower(A, np.broadcast_to(np.eye(A.shape[-1]), A.shape))
         W = T @ (beta * k_start)

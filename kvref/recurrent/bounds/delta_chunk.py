@@ -27,7 +27,9 @@ def by_chunk_error(block: Block, before: Array, costs: Costs) -> tuple[Array, Ar
     E, S = before[:, None, :], np.abs(block.S)
 
     # A, and what the computed one is off by
-    key_products, off_keys = _decayed(keys, block, costs)
+    (key_products, query_products), (off_keys, off_queries) = _decayed(
+        np.stack([keys, queries]), block, costs
+    )
     in_A = relative(costs.d, 2 * costs.key, 2 * p, 3 * u)
     dA = np.tril(block.beta * (in_A * key_products + (1 + in_A) * off_keys), -1)
     A, T = np.abs(block.A) + dA, np.abs(block.T)
@@ -51,7 +53,6 @@ def by_chunk_error(block: Block, before: Array, costs: Costs) -> tuple[Array, Ar
     rho, off = rho + tiny, off + tiny
 
     # what is read
-    query_products, off_queries = _decayed(queries, block, costs)
     in_out = relative(terms, costs.d, 5 * u, 4 * p, costs.key, costs.query)
     E_query = norms(block.q * from_start, -1)[..., None] * E
     whole = (queries * from_start) @ S + E_query + query_products @ written
@@ -79,15 +80,14 @@ def _roundings(terms: Array, c: int) -> Array:
 
 
 def _decayed(x: Array, block: Block, costs: Costs) -> tuple[Array, Array]:
-    """Return Σ |x||k| exp(G_i − G_j) for j ≤ i, and what decays in it may be off by; both [H, c, c].
+    """Return Σ |x||k| exp(G_i − G_j) for j ≤ i, and what decays in it may be off by; both [n, H, c, c].
 
     e^θ − 1 ≤ θ e^θ, and θ is linear in the sizes of the sums.
     """
     k, G, c = np.abs(block.k), -block.G, block.length
     place = np.arange(c)
     roundings = 2 + _roundings(np.maximum(place[:, None] - place, 0), c)
-    whole = block.products(x, k, block.g)
-    sums = block.products(x * G, k, block.g)
+    whole, sums = np.split(block.products(np.concatenate([x, x * G]), k, block.g), 2)
     if not costs.running_sums:
         sums = np.maximum(sums - block.products(x, k * G, block.g), 0.0)
     in_sums = gamma(roundings, costs.u)
