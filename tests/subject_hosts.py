@@ -73,7 +73,9 @@ OF_SCANS = {
     "vllm_cpu_mamba": ("vllm", "torch"),
     "vllm_cpu_gdn": ("vllm", "torch"),
 }
-ALL = LIBRARIES | OF_FORMATS | OF_MANAGERS | OF_SCANS
+#: The same for those that manage states beside blocks.
+OF_SNAPSHOTS = {"vllm_hybrid_manager": ("vllm", "torch")}
+ALL = LIBRARIES | OF_FORMATS | OF_MANAGERS | OF_SCANS | OF_SNAPSHOTS
 #: Libraries that need an environment of their own -> the variable that names its interpreter.
 ELSEWHERE = {
     "vllm": "KVREF_VLLM_PYTHON",

@@ -9,7 +9,7 @@ from kvref_conformance.programs.asking import every, expect_unbroken
 from kvref_conformance.programs.asking_snapshots import SNAPSHOTS, snapshots
 from kvref_conformance.trial import Trial
 
-COUNTED = (*ABORTS, "extend", "num_free_states")
+COUNTED = (*ABORTS, "extend", "slots", "num_free", "num_free_states")
 
 
 @check(
@@ -233,6 +233,20 @@ def media_share_no_state(trial: Trial) -> None:
 def embeddings_share_no_state(trial: Trial) -> None:
     """Rows of embeddings in place of a token."""
     expect_unbroken(trial, "KV-SNAP-019")
+
+
+@check(
+    "KV-SNAP-011",
+    verbs=SNAPSHOTS,
+    operations=HITS,
+    cases=snapshots(
+        *(_apart(gift) for gift in ("salt r 1", "adapter r 1")),
+        *(_apart(gift, prompt="0 2b+1") for gift in ("image r 1 0 1", "embed r 1 0 1")),
+    ),
+)
+def what_is_claimed_is_given_a_state(trial: Trial) -> None:
+    """A request with each field of a namespace that is claimed, and room for all of it."""
+    expect_unbroken(trial, "KV-SNAP-011")
 
 
 @check(

@@ -1,11 +1,10 @@
 """vLLM's KVCacheManager for a hybrid model: full attention beside Mamba layers in the cache mode `align`.
 
 Both groups take blocks from one pool, so a state slot is a block. The row of the Mamba group has an entry for
-each block of tokens: a step from `start` to `stop` tokens reads the entry of token `start` − 1 and writes that
-of token `stop` − 1, which becomes the snapshot of `stop` where the step ends with the block. The manager is
-driven as of a model without Mamba layers: what the scheduler does beside it, to end steps where states are
-wanted, is not part of it, so only steps that end on the grid leave a snapshot. `new_step_starts` is called when
-nothing is in flight.
+each block of tokens: a step from `start` to `stop` tokens reads the entry of token `start` − 1, and writes
+that of token `stop` − 1, which becomes the snapshot of `stop` where the step ends with the block. Steps are asked
+for as of a model without Mamba layers: the scheduler cuts them where states are wanted, and that is no part
+of the manager. `new_step_starts` is called when nothing is in flight.
 
 Choices: those of `vllm_kv_cache_manager`, one pool for blocks and states, more than one state a request, and
 snapshots at the ends of steps.
@@ -112,6 +111,10 @@ class Cache:
     def num_free(self) -> int:
         """`block_pool.get_num_free_blocks`."""
         return int(self._manager.block_pool.get_num_free_blocks())
+
+    def num_free_states(self) -> int:
+        """The same: there is one pool."""
+        return self.num_free()
 
     def reset(self) -> None:
         """`reset_prefix_cache`, which answers False if blocks are in use."""
