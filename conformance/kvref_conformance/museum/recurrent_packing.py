@@ -66,7 +66,7 @@ class WindowFlagIgnored(Scanned):
 class PackedRequestsShareState(Scanned):
     """Where requests begin is passed to the convolution and not to the recurrence.
 
-    The packed tokens are one sequence to it. With one request in a batch all is well.
+    The packed tokens are one request to it. With one request in a batch all is well.
     """
 
     def first_state(self, initial: Array, flags: Array | None, request: int) -> Array:
