@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Tokens of the request if none are given, unless the model takes fewer.
 CONTEXT = 32_768
+#: Tokens that the block size of a hybrid is a multiple of, for latent attention and for others.
+OF_LATENT, OF_HEADS = 128, 16
 #: Names that are near to one that is not there.
 NEAR = 5
 
@@ -31,6 +33,14 @@ NEAR = 5
     metavar="NAME",
     help="What entries are kept in.",
 )
+@click.option(
+    "--tp",
+    "tensor_parallel",
+    type=click.IntRange(1, 4096),
+    default=1,
+    metavar="RANKS",
+    help="Say what one of so many ranks keeps.",
+)
 @click.option("--drafts", is_flag=True, help="Count the layers that draft, too.")
 @click.option("--compare", is_flag=True, help="Compare all models of the catalogue at one context.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -44,7 +54,7 @@ def size(model: str | None, as_json: bool, compare: bool, **options: Any) -> Non
     from kvref.cli.size_text import spelled, spelled_comparison
 
     if compare:
-        if model is not None or options["drafts"]:
+        if model is not None or options["drafts"] or options["tensor_parallel"] > 1:
             raise click.UsageError("--compare takes --context and --format alone, expected the rest left out")
         data = compared(options["context"] or CONTEXT, options["form"])
         lines = spelled_comparison(data)
@@ -73,11 +83,16 @@ def geometry_named(model: str) -> "CacheGeometry":
     return geometry_by_name(names[model.lower()])
 
 
-def sized(found: "CacheGeometry", context: int | None, form: str, drafts: bool) -> dict[str, Any]:
-    """Return what a model keeps of a request: groups of layers, sums, shares, warnings.
+def sized(
+    found: "CacheGeometry", context: int | None, form: str, drafts: bool, tensor_parallel: int
+) -> dict[str, Any]:
+    """Return what a model, or a rank of it, keeps of a request: groups of layers, sums, warnings.
 
-    Raises: FormatError, ConfigError.
+    Raises: FormatError; ArgumentError if the ranks cannot share out the heads.
     """
+    from kvref.planning.ranks import geometry_of_rank
+
+    whole, found = found, geometry_of_rank(found, tensor_parallel)
     tokens = context or min(CONTEXT, found.max_context or CONTEXT)
     grown, held = (
         found.growing_bytes(tokens, form, drafts=drafts),
@@ -92,6 +107,7 @@ def sized(found: "CacheGeometry", context: int | None, form: str, drafts: bool) 
         "max_context": found.max_context,
         "context": tokens,
         "format": form,
+        "tensor_parallel": tensor_parallel,
         "groups": [group_row(group, tokens, form) for group in found.groups if group.layers],
         "states": [_state_row(state) for state in found.states],
         "drafts": [group_row(group, tokens, form) for group in found.drafts],
@@ -104,6 +120,9 @@ def sized(found: "CacheGeometry", context: int | None, form: str, drafts: bool) 
         "state_bytes": found.snapshot_bytes,
         "bytes": grown + held + found.snapshot_bytes,
         "snapshot_in_tokens": _in_tokens(found, form),
+        "hybrid_block_size": _hybrid_block(found, form),
+        "bytes_of_all_ranks": tensor_parallel * (grown + held + found.snapshot_bytes),
+        "bytes_of_model": whole.kv_bytes(tokens, form, drafts=drafts) + whole.snapshot_bytes,
         "warnings": warnings,
     }
     return data
@@ -190,6 +209,17 @@ def _in_tokens(found: "CacheGeometry", form: str) -> float | None:
     if not found.states or not found.bytes_per_token(form):
         return None
     return float(found.snapshot_in_tokens(form))
+
+
+def _hybrid_block(found: "CacheGeometry", form: str) -> dict[str, int] | None:
+    """Return the block size of a hybrid, and of what it is a multiple; None where there is none."""
+    from kvref.planning.ranks import hybrid_block_size
+
+    growing = {group.kind for group in found.groups if group.layers and group.window is None}
+    if not growing or not found.states:
+        return None
+    multiple = OF_LATENT if "latent" in growing else OF_HEADS
+    return {"block_size": hybrid_block_size(found, form, multiple=multiple), "multiple": multiple}
 
 
 def _near(model: str, names: dict[str, str]) -> str:

@@ -31,7 +31,8 @@ def spelled(data: dict[str, Any]) -> list[str]:
     longest = f", at most {counted(data['max_context'])} tokens" if data["max_context"] else ""
     lines = [
         f"{data['model']}: {data['num_layers']} layers{longest}; "
-        f"{counted(data['context'])} tokens in {data['format']}",
+        f"{counted(data['context'])} tokens in {data['format']}"
+        + (f", one of {data['tensor_parallel']} ranks" if data["tensor_parallel"] > 1 else ""),
         "",
         f"{'keeps':<14} {'layers':<25} {'an entry':>13} {'a token':>12} {'in all':>11}  decided by",
     ]
@@ -128,4 +129,17 @@ def _sum_lines(data: dict[str, Any]) -> list[str]:
         )
     if data["snapshot_in_tokens"] is not None:
         lines.append(f"a snapshot takes the bytes of {data['snapshot_in_tokens']:,.1f} tokens")
-    return [*lines, f"{amount(data['bytes'])} in all ({counted(data['bytes'])} bytes)"]
+    if data["hybrid_block_size"] is not None:
+        block = data["hybrid_block_size"]
+        lines.append(
+            f"an engine with one block for all layers takes blocks of {counted(block['block_size'])} tokens, "
+            f"a multiple of {block['multiple']}"
+        )
+    lines.append(f"{amount(data['bytes'])} in all ({counted(data['bytes'])} bytes)")
+    if data["tensor_parallel"] > 1:
+        ratio = data["bytes_of_all_ranks"] / max(data["bytes_of_model"], 1)
+        lines.append(
+            f"all {data['tensor_parallel']} ranks: {amount(data['bytes_of_all_ranks'])}, "
+            f"{ratio:.4g} times what the model keeps"
+        )
+    return lines

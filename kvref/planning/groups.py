@@ -10,7 +10,7 @@ and padding, is in `kvref.planning.allocation`; the share of one rank in `kvref.
 
 Realises: KV-SIZE-003 kv-width, KV-SIZE-004 latent-width, KV-SIZE-005 window-bound, KV-SIZE-006 chunked-bound,
 KV-SIZE-007 state-parts-apart, KV-SIZE-008 conv-dtype-own, KV-SIZE-010 compressed-layers, KV-SIZE-012
-draft-layers-apart, KV-SIZE-016 record-bytes, KV-SIZE-020 snapshot-in-tokens.
+draft-layers-apart, KV-SIZE-016 entry-record, KV-SIZE-020 snapshot-in-tokens.
 For porters: `LayerGroup.entries` and `entry_bytes` are the whole arithmetic; the rest adds up.
 Source: the formulas of the spec's chapter on sizes; bytes of formats and records from `kvref.formats`.
 """
@@ -71,7 +71,7 @@ class StateGroup:
     """Recurrent layers whose states have one shape."""
 
     family: str
-    """mamba1, mamba2, gated_delta, kda, lightning, rwkv, rwkv7, rg_lru, or short_conv."""
+    """mamba1, mamba2, gated_delta, kda, lightning, rwkv, rwkv7, rg_lru, short_conv or entry_conv."""
     layers: tuple[int, ...]
     recurrent: tuple[int, ...]
     """Shape of the recurrent part, heads or channels first; () where there is none."""
@@ -218,7 +218,7 @@ def _record_of(group: LayerGroup, record: Record) -> Record:
     if group.v_dim or group.num_heads != 1 or held != group.k_dim:
         raise FormatError(
             f"form = {record.name}, a record of one vector of {held} elements, but {group.kind} layers "
-            f"store {group.num_heads} x ({group.k_dim} + {group.v_dim}) (KV-SIZE-016 record-bytes)"
+            f"store {group.num_heads} x ({group.k_dim} + {group.v_dim}) (KV-SIZE-016 entry-record)"
         )
     return record
 

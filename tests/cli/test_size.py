@@ -62,6 +62,34 @@ def test_parts_of_a_state_are_apart() -> None:
     assert told("kimi-k3", "--format", "fp8_e4m3")["conv_bytes"] == 15_261_696
 
 
+@pytest.mark.parametrize(
+    ("model", "ranks", "form", "due"),
+    [
+        ("kimi-k3", 8, "bfloat16", 768),
+        ("kimi-k3", 8, "fp8_e4m3", 1536),
+        ("Qwen3.5-27B", 1, "bfloat16", 784),
+    ],
+)
+def test_a_hybrid_has_the_block_size_that_engines_log(model: str, ranks: int, form: str, due: int) -> None:
+    """The sizes in recipes for vLLM: a property of ranks and format, and not of the model."""
+    data = told(model, "--tp", str(ranks), "--format", form)
+    assert data["hybrid_block_size"]["block_size"] == due
+    assert f"blocks of {due:,} tokens" in kvref(model, "--tp", str(ranks), "--format", form).output
+
+
+def test_ranks_share_heads_and_copy_latent_vectors() -> None:
+    """Eight ranks keep eight latent caches, and an eighth of the states each."""
+    whole, rank = told("kimi-k3"), told("kimi-k3", "--tp", "8")
+    assert rank["growing_bytes"] == whole["growing_bytes"]
+    assert 8 * rank["state_bytes"] == whole["state_bytes"]
+    heads = told("Llama-3.1-8B"), told("Llama-3.1-8B", "--tp", "8"), told("Llama-3.1-8B", "--tp", "16")
+    assert heads[0]["bytes"] == 8 * heads[1]["bytes"] == 8 * heads[2]["bytes"]
+    assert "2 times what the model keeps" in kvref("Llama-3.1-8B", "--tp", "16").output
+    done = kvref("Llama-3.1-8B", "--tp", "3")
+    assert done.exit_code == 2
+    assert "cannot share out 8 KV heads" in done.output
+
+
 @pytest.mark.parametrize(("tokens", "held"), [(100, 100), (1024, 1024), (131_072, 1024)])
 def test_windows_do_not_grow_past_their_length(tokens: int, held: int) -> None:
     """52 of 62 layers keep the last 1,024 tokens."""

@@ -114,7 +114,7 @@ def test_reasons_name_tests_that_exist(spec: dict[str, Requirement]) -> None:
         pytest.skip(f"not written yet: {', '.join(missing)}")
 
 
-@pytest.mark.parametrize("chapter", ["attention", "formats", "memory", "recurrent"])
+@pytest.mark.parametrize("chapter", ["attention", "formats", "memory", "recurrent", "sizing"])
 def test_every_requirement_is_realised(spec: dict[str, Requirement], chapter: str) -> None:
     """Each module of the reference says which rules it realises; those of `Manners` bind subjects alone."""
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "kvref").rglob("*.py"))

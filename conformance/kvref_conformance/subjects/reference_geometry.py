@@ -4,11 +4,13 @@ Only spelling changes: a config comes as text, bytes an element stand for a form
 of a byte is rounded up.
 """
 
+from dataclasses import replace
 from math import ceil
 
 from kvref.planning.config_files import parse_config
 from kvref.planning.geometry import geometry_of
 from kvref.planning.groups import CacheGeometry
+from kvref.planning.ranks import geometry_of_rank, hybrid_block_size
 from kvref_conformance.claims import Claims
 
 #: Bytes of an element -> a format that stores so many and nothing beside them.
@@ -16,11 +18,13 @@ FORMS = {1: "fp8_e4m3", 2: "bfloat16", 4: "float32"}
 
 
 class ReferenceGeometry:
-    """`kvref.planning.geometry`."""
+    """`kvref.planning.geometry` and `kvref.planning.ranks`."""
 
-    def size(self, config: str, num_tokens: int, element_bytes: int) -> dict[str, int]:
-        """Return the bytes of one request."""
-        found, form = _geometry(config), FORMS[element_bytes]
+    def size(
+        self, config: str, num_tokens: int, element_bytes: int, tensor_parallel: int = 1
+    ) -> dict[str, int]:
+        """Return the bytes of one request, of one rank where there are several."""
+        found, form = geometry_of_rank(_geometry(config), tensor_parallel), FORMS[element_bytes]
         return {
             "bytes_per_token": ceil(found.bytes_per_token(form)),
             "growing_bytes": found.growing_bytes(num_tokens, form),
@@ -34,9 +38,14 @@ class ReferenceGeometry:
         found = _geometry(config)
         return found.snapshot_bytes, ceil(found.snapshot_in_tokens(FORMS[element_bytes]))
 
+    def hybrid_block(self, config: str, element_bytes: int, tensor_parallel: int, multiple: int) -> int:
+        """Return the block size at which a block of entries holds a state."""
+        found = geometry_of_rank(_geometry(config), tensor_parallel)
+        return hybrid_block_size(found, FORMS[element_bytes], multiple=multiple)
+
 
 def _geometry(config: str) -> CacheGeometry:
-    return geometry_of(parse_config(config))
+    return replace(geometry_of(parse_config(config)), drafts=())  # nothing asks for them
 
 
 class Reference:
@@ -46,7 +55,7 @@ class Reference:
         name="reference_geometry",
         features=(
             *("chunked_layers", "uneven_layers", "skipped_layers", "latent_layers", "indexed_layers"),
-            *("compressed_layers", "recurrent_layers", "snapshot_sizes"),
+            *("compressed_layers", "recurrent_layers", "snapshot_sizes", "tensor_parallel", "hybrid_blocks"),
         ),
     )
     cache_geometry = ReferenceGeometry
