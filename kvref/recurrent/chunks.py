@@ -15,18 +15,19 @@ import numpy as np
 from kvref.arrays import Array
 
 #: Below this many rows the recursions here stop and do the rest directly.
-FEW = 8
+FEW = 4
 
 
 def segment_sums(g: Array) -> Array:
     """Return M[i, j] = g_{j+1} + … + g_i for i ≥ j, and −inf above the diagonal.
 
-    Shapes: g [..., c] -> [..., c, c]. The diagonal is an empty sum, 0.
+    Shapes: g [..., c, n] -> [..., c, c, n]. The diagonal is an empty sum, 0.
     """
-    c = g.shape[-1]
-    below = np.tri(c, k=-1, dtype=bool)
-    sums = np.cumsum(np.where(below, g[..., :, None], 0), axis=-2)
-    return np.where(np.tri(c, dtype=bool), sums, -np.inf).astype(g.dtype, copy=False)
+    c = g.shape[-2]
+    below, upper = np.tri(c, k=-1, dtype=bool), ~np.tri(c, dtype=bool)
+    sums = np.cumsum(np.where(below[..., None], g[..., :, None, :], 0), axis=-3)
+    sums[..., upper, :] = -np.inf
+    return sums
 
 
 def sums_from_start(g: Array) -> Array:

@@ -33,7 +33,7 @@ from kvref.recurrent.scan import Requests, Scan, check_range, take
 #: Largest write strength: up to 1 the state moves towards the value, up to 2 it may overshoot.
 STRENGTHS = {False: 1.0, True: 2.0}
 
-#: x, k [H, c, K] and g [H, c, 1 or K] -> Σ_d x_id k_jd d_ij,d for j ≤ i, and 0 above, [H, c, c].
+#: x [n, H, c, K], k [H, c, K], g [H, c, 1 or K] -> Σ_d x_id k_jd d_ij,d for j ≤ i, and 0 above, [n, H, c, c].
 Products = Callable[[Array, Array, Array], Array]
 
 
@@ -124,9 +124,9 @@ def _chunk(
     Shapes: q, k [H, c, K], v [H, c, V], g [H, c, 1 or K], beta [H, c, 1], S [H, K, V].
     """
     from_start, to_end = np.exp(sums_from_start(g)), np.exp(sums_to_end(g))
-    A = np.tril(products(beta * k, k, g), -1)
-    u = solve_unit_lower(A, beta * (v - (k * from_start) @ S))
-    o = (q * from_start) @ S + products(q, k, g) @ u
+    A, scores = products(np.stack([beta * k, q]), k, g)
+    u = solve_unit_lower(np.tril(A, -1), beta * (v - (k * from_start) @ S))
+    o = (q * from_start) @ S + scores @ u
     return o, S * from_start[:, -1, :, None] + (k * to_end).transpose(0, 2, 1) @ u
 
 

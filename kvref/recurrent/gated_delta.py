@@ -74,7 +74,7 @@ def gated_delta_rule(
 def decayed_products(x: Array, k: Array, g: Array) -> Array:
     """Return (x_i · k_j) · exp(g_{j+1} + … + g_i) for j ≤ i, and 0 above.
 
-    Shapes: x, k [..., c, K], g [..., c, 1] -> [..., c, c].
+    Shapes: x [n, H, c, K], k [H, c, K], g [H, c, 1] -> [n, H, c, c].
     """
-    result: Array = (x @ np.swapaxes(k, -1, -2)) * np.exp(segment_sums(g[..., 0]))
+    result: Array = (x @ k.transpose(0, 2, 1)) * np.exp(segment_sums(g))[..., 0]
     return result

@@ -64,12 +64,12 @@ def kimi_delta_attention(
 def channel_products(x: Array, k: Array, g: Array) -> Array:
     """Return Σ_d x_id k_jd exp(g_{j+1,d} + … + g_id) for j ≤ i, and 0 above (KV-RNN-015 channel-decay).
 
-    Shapes: x, k, g [..., c, K] -> [..., c, c].
+    Shapes: x [n, H, c, K], k and g [H, c, K] -> [n, H, c, c].
     """
     c = x.shape[-2]
     if c <= FEW:
-        decay = np.exp(segment_sums(np.swapaxes(g, -1, -2)))  # [..., K, c, c]
-        direct: Array = np.einsum("...id,...jd,...dij->...ij", x, k, decay)
+        decayed = k[:, None] * np.exp(segment_sums(g))  # the keys, as they stand at every token: [H, c, c, K]
+        direct: Array = (decayed @ x[..., None])[..., 0]
         return direct
     half = c // 2
     early, late = (..., slice(None, half), slice(None)), (..., slice(half, None), slice(None))
@@ -77,5 +77,5 @@ def channel_products(x: Array, k: Array, g: Array) -> Array:
     products[..., :half, :half] = channel_products(x[early], k[early], g[early])
     products[..., half:, half:] = channel_products(x[late], k[late], g[late])
     to_middle, from_middle = np.exp(sums_to_end(g[early])), np.exp(sums_from_start(g[late]))
-    products[..., half:, :half] = (x[late] * from_middle) @ np.swapaxes(k[early] * to_middle, -1, -2)
+    products[..., half:, :half] = (x[late] * from_middle) @ (k[early] * to_middle).transpose(0, 2, 1)
     return products

@@ -120,7 +120,7 @@ def _chunk(dt_x: Array, g: Array, B: Array, C: Array, group: int, S: Array) -> t
 
     Shapes: dt_x [H, c, P], g [H, c], B and C [G, c, N], S [H, P, N].
     """
-    decay = np.exp(segment_sums(g))  # [H, c, c], zero above the diagonal
+    decay = np.exp(segment_sums(g[..., None]))[..., 0]  # [H, c, c], zero above the diagonal
     from_start, to_end = np.exp(sums_from_start(g[..., None])), decay[:, -1, :, None]  # [H, c, 1]
     scores = np.repeat(C @ B.transpose(0, 2, 1), group, axis=0)  # [H, c, c]
     B, C = np.repeat(B, group, axis=0), np.repeat(C, group, axis=0)  # [H, c, N]
