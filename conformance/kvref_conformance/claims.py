@@ -52,6 +52,7 @@ FEATURES: dict[str, str] = {
     "delta_scale": "the scale of a delta rule is passed; without it, it is head_k_dim ** -0.5",
     "qk_l2norm": "queries and keys of a delta rule are divided by their length",
     "padding_rows": "updates: a negative state index stands for no request",
+    "channel_gate": "decay_gate: a gate for each channel of the keys",
     "lower_bound": "decay_gate: the bounded form, a lower bound times a sigmoid",
     "prepare": "replay: what was prepared once is run again with changed metadata and padded rows",
     "pin": "block_allocator: pinned blocks are not handed out",

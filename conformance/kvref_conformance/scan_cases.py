@@ -154,7 +154,7 @@ def widths_of(claims: Claims, verb: str, i: int) -> dict[str, Option]:
         return {"state_dim": _at(i, claims.state_dims)}
     if scan == "causal_conv":
         return {"conv_width": _at(i, claims.conv_widths)}
-    return {"channels": i % 2 == 1}
+    return {"channels": False}
 
 
 def _at(i: int, values: Sequence[Any]) -> Any:

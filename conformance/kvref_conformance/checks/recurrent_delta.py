@@ -61,6 +61,12 @@ def gates_follow_the_formula(trial: Trial) -> None:
     _hold_gate(trial, gate(trial.case, trial.claims))
 
 
+@check("KV-RNN-014", ring="numeric", verbs=GATE, features=("channel_gate",), cases=scan_cases)
+def gates_of_channels_follow_the_formula(trial: Trial) -> None:
+    """The same for each channel of a head, which share its rate and have a bias each."""
+    _hold_gate(trial, gate(trial.case.with_options(channels=True), trial.claims))
+
+
 @check("KV-RNN-015", verbs=KIMI, cases=scan_cases)
 def channels_decay_by_themselves(trial: Trial) -> None:
     """Some channels of a key forget and others keep, at every token others: each is read by its own key."""
@@ -73,6 +79,9 @@ def bounded_gates_follow_the_formula(trial: Trial) -> None:
     """The same with a lower bound of −5, and one of −0.75."""
     for bound in (-5.0, -0.75):
         _hold_gate(trial, gate(trial.case, trial.claims, lower_bound=bound))
+    if "channel_gate" in trial.claims.features:
+        channels = trial.case.with_options(channels=True)
+        _hold_gate(trial, gate(channels, trial.claims, lower_bound=-5.0))
 
 
 @check("KV-RNN-029", ring="numeric", verbs=(*GATED, *KIMI), features=("qk_l2norm",), cases=every_second)

@@ -16,7 +16,7 @@ from kvref_conformance.subjects.scanned.ssd import StateSpaceDual
 #: Every feature that concerns a recurrent layer.
 FEATURES = (
     *("has_initial_state", "conv_bias", "silu", "skip", "output_gate", "dt_bias", "dt_softplus", "dt_limit"),
-    *("delta_scale", "qk_l2norm", "padding_rows", "lower_bound", "strided", "value_width"),
+    *("delta_scale", "qk_l2norm", "padding_rows", "channel_gate", "lower_bound", "strided", "value_width"),
 )
 
 
