@@ -215,7 +215,7 @@ class BlockBehindTheLast(SnapshotLists):
     program="admit 1 1 1; commit 1; draft 1 1 1 1; accept 1 0; decode 1 1 1",
 )
 class RollbackLeavesTheState(SnapshotLists):
-    """Removing the last tokens of a sequence succeeds: attention forgets them, the recurrent layers do not.
+    """Removing the last tokens of a request succeeds: attention forgets them, the recurrent layers do not.
 
     Whatever is decoded next follows tokens that were rejected.
     """
