@@ -1,4 +1,4 @@
-"""What holds of every scan: cut anywhere, packed with anyone, in chunks of any size, it is the same recurrence."""
+"""What holds of every scan: cut anywhere, packed with anyone, in chunks of any size, it is the same."""
 
 import numpy as np
 import pytest
@@ -131,7 +131,7 @@ def test_convolution_is_alone_resumes_and_updates(
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("scan", [gated_delta_rule, kimi_delta_attention])
 def test_delta_rule_is_a_memory(scan: object, dtype: type, chunk_size: int | None) -> None:
-    """One-hot keys, beta 1 and decays of 1 or 0 store numbers exactly, in every form (KV-RNN-010, KV-RNN-011)."""
+    """One-hot keys, beta 1 and decays of 1 or 0 store numbers exactly in every form (KV-RNN-010, -011)."""
     rng = np.random.default_rng(3)
     n, width = 70, 5
     keys, reads = rng.integers(0, width, (2, n))
