@@ -34,7 +34,7 @@ SHARED = (
         f"kvref_conformance.subjects.{shared}"
         for shared in (
             *("onnx_models", "onnx_attention", "vllm_triton", "sglang_parts", "sglang_radix_cache"),
-            *("onnx_scans", "ragged"),
+            *("onnx_scans", "ragged", "vllm_kv_cache_manager"),
         )
     ),
 )

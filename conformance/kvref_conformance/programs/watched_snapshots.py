@@ -124,7 +124,7 @@ class WatchedSnapshots:
         least = len(self.held_states()) + len(open_ones)
         most = len(self.held_states(most=True)) + sum(one.was_cut for one in self.live.values())
         if self.several and self.live:
-            most = self.num_states
+            most = self.capacity if self.shared else self.num_states
         return min(least, most), most
 
     def free_states(self) -> int:
@@ -225,7 +225,9 @@ class WatchedSnapshots:
         self.must("KV-SNAP-010", operation, request=request)
         one = self.live.pop(request)
         if operation == "abort":
-            if one.step is not None:
+            if one.step is not None and self.eager:  # what is published when it is scheduled is run
+                self.states.run(one.step, one.prompt, request, self.log.step)
+            elif one.step is not None:
                 self.states.abort(one.step, one.prompt)
             self.cells.abort(one.slots, one.prompt)
         else:

@@ -2,9 +2,10 @@
 
 Both groups take blocks from one pool, so a state slot is a block. The row of the Mamba group has an entry for
 each block of tokens: a step from `start` to `stop` tokens reads the entry of token `start` − 1, and writes
-that of token `stop` − 1, which becomes the snapshot of `stop` where the step ends with the block. Steps are asked
-for as of a model without Mamba layers: the scheduler cuts them where states are wanted, and that is no part
-of the manager. `new_step_starts` is called when nothing is in flight.
+that of token `stop` − 1, which becomes the snapshot of `stop` where the step ends with the block. It knows no
+interval: every such end is kept. Steps are asked for as of a model without Mamba layers: the scheduler cuts
+them where states are wanted, and that is no part of the manager. `new_step_starts` is called when nothing is
+in flight.
 
 Choices: those of `vllm_kv_cache_manager`, one pool for blocks and states, more than one state a request, and
 snapshots at the ends of steps.
@@ -12,7 +13,6 @@ Source: vLLM 0.32.0, vllm/v1/core/{kv_cache_manager,kv_cache_coordinator,single_
 """
 
 from collections.abc import Sequence
-from math import lcm
 from typing import Any
 
 from kvref.errors import OutOfBlocksError, OwnershipError
@@ -40,16 +40,16 @@ class Cache:
     """`KVCacheManager` over a group of full attention and a Mamba group."""
 
     def __init__(self, num_blocks: int, block_size: int, num_states: int, snapshot_interval: int) -> None:
-        self._size, self._grid = block_size, lcm(block_size, snapshot_interval)
+        self._size = block_size
         attention = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=8, dtype=torch.float16)
         states = MambaSpec(
-            block_size=self._grid, shapes=((8, 8),), dtypes=(torch.float16,), mamba_cache_mode="align"
+            block_size=self._size, shapes=((8, 8),), dtypes=(torch.float16,), mamba_cache_mode="align"
         )
         groups = [KVCacheGroupSpec(["attention"], attention), KVCacheGroupSpec(["mamba"], states)]
         self._manager = KVCacheManager(
             KVCacheConfig(num_blocks + num_states, [], groups),
             max_model_len=MAX_MODEL_LEN,
-            scheduler_block_size=self._grid,
+            scheduler_block_size=self._size,
             hash_block_size=block_size,
         )
         self._hasher = get_request_block_hasher(block_size, sha256_cbor)
@@ -89,9 +89,7 @@ class Cache:
     def commit(self, request: int) -> None:
         """`new_step_starts`, once nothing is in flight."""
         self._requests[request]
-        self._in_flight.discard(request)
-        if not self._in_flight:
-            self._manager.new_step_starts()
+        self._settle(request)
 
     def slots(self, request: int) -> list[int]:
         """`get_block_ids`, of the first group."""
@@ -102,7 +100,7 @@ class Cache:
     def finish(self, request: int) -> None:
         """`free`."""
         self._manager.free(self._requests.pop(request))
-        self._in_flight.discard(request)
+        self._settle(request)
 
     def abort(self, request: int) -> None:
         """`free`: the scheduler ends every request in one way."""
@@ -121,6 +119,12 @@ class Cache:
         if not self._manager.reset_prefix_cache():
             raise OwnershipError("reset_prefix_cache() = False")
 
+    def _settle(self, request: int) -> None:
+        """Let a request have no step in flight."""
+        self._in_flight.discard(request)
+        if not self._in_flight:
+            self._manager.new_step_starts()
+
     def _allocate(self, one: Request, new: int, **hit: Any) -> None:
         if self._manager.allocate_slots(one, new, **hit) is None:
             raise OutOfBlocksError(f"allocate_slots(…, {new}) = None")
@@ -129,9 +133,9 @@ class Cache:
         """Return what a step reads and writes of the row of states."""
         row = self._manager.get_block_ids(str(request))[1]
         stop = self._requests[request].num_computed_tokens
-        source = row[(start - 1) // self._grid] if start else ZEROS
-        state = row[(stop - 1) // self._grid]
-        saves = [stop] if stop % self._grid == 0 else []
+        source = row[(start - 1) // self._size] if start else ZEROS
+        state = row[(stop - 1) // self._size]
+        saves = [stop] if stop % self._size == 0 else []
         return source, state, saves, [state] * len(saves)
 
 
