@@ -5,7 +5,6 @@ from typing import Any
 
 from kvref.errors import OutOfStatesError
 from kvref_conformance.museum.exhibit import exhibit
-
 from kvref_conformance.programs.asking_snapshots import SNAPSHOTS
 from kvref_conformance.subjects.lists.requests import Request
 from kvref_conformance.subjects.lists.snapshots import ZEROS, SnapshotLists, Step

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvref_conformance.museum.exhibit import exhibit
-
 from kvref_conformance.programs.asking_snapshots import SNAPSHOTS
 from kvref_conformance.subjects.lists.naming import Content
 from kvref_conformance.subjects.lists.requests import Request
