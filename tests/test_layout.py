@@ -48,6 +48,9 @@ SOFT_LINES, HARD_LINES = 300, 400
 LONG = {
     f"conformance/kvref_conformance/museum/{topic}.py": "one small class a bug, and a topic's bugs together"
     for topic in ("dense", "masks", "paged", "formats_integers")
+} | {
+    "conformance/kvref_conformance/checks/cache_geometry.py": "a check a rule, and little more than programs",
+    "conformance/kvref_conformance/subjects/lists/layers.py": "the reading of one config, a decision a method",
 }
 
 

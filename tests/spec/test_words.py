@@ -39,7 +39,7 @@ ALLOWED = {
         (place, word): "a key of a config"
         for place in (
             "kvref/planning/",
-            "conformance/kvref_conformance/museum/cache_geometry.py",
+            "conformance/kvref_conformance/museum/cache_geometry/",
             "conformance/kvref_conformance/programs/models_of_",
             "conformance/kvref_conformance/programs/odd_models.py",
             "conformance/kvref_conformance/subjects/lists/layers.py",
