@@ -50,7 +50,7 @@ LONG = {
     for topic in ("dense", "masks", "paged", "formats_integers")
 } | {
     "conformance/kvref_conformance/checks/cache_geometry.py": "a check a rule, and little more than programs",
-    "conformance/kvref_conformance/subjects/lists/layers.py": "the reading of one config, a decision a method",
+    "conformance/kvref_conformance/subjects/lists/layers.py": "one config read, a decision a method",
 }
 
 
