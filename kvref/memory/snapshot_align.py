@@ -1,19 +1,17 @@
 """vLLM's hybrid cache in its mode "align": states lie in blocks of the one pool, in a row of their own.
 
 What a block holds has equal bytes for both kinds of layers, so it holds either a few tokens of all attention
-layers or one state. The row of states has an entry for each block of tokens: entry i is the state after
-(i + 1) · block_size tokens, or null. A running request has one entry, its last: the state it writes, which
-becomes the snapshot of its position when the step ends there. A step that begins in a new block reads the
-entry before it and writes a new one; the one it read is let go of two steps later, and stays in the queue as
-a snapshot until it is evicted.
-
-So only the ends of steps are kept. A prefill is cut where its state is wanted: on the grid, at the last
-boundary of the prompt, and at the junction, where the blocks of the request are hit further than its state.
+layers or one state. The row of states has an entry for each block of tokens: entry i is the state after (i +
+1) · block_size tokens, or null. A running request has one entry, its last: the state it writes, which becomes
+the snapshot of its position when the step ends there. A step that begins in a new block reads the entry
+before it and writes a new one; the one it read is let go of two steps later, and stays in the queue as a
+snapshot until it is evicted. So only the ends of steps are kept. A prefill is cut where its state is wanted:
+on the grid, at the last boundary of the prompt, and at the junction, where the blocks of the request are hit
+further than its state.
 
 Both kinds are published as a step is scheduled. A state cannot be read before the step that writes it is
-done, so a request that would resume from such a state is refused until then.
-
-What a running request needs no more is let go of as its next step is scheduled, even if that is refused.
+done, so a request that would resume from such a state is refused until then. What a running request needs no
+more is let go of as its next step is scheduled, even if that is refused.
 
 Realises: KV-SNAP-003 hit-in-every-group, KV-SNAP-005 restore-copies, KV-SNAP-006 snapshot-committed,
 KV-SNAP-008 snapshot-leaves-one, KV-SNAP-012 tombstone-keeps-kv, KV-SNAP-013 junction-snapshot.

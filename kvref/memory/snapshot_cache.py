@@ -15,7 +15,10 @@ there. The request saves one where its blocks end: the junction, which the next 
 Drafts: a recurrence cannot take a token back. The last `num_drafts` tokens of a step may be rejected, so the
 step saves the state before each of them; `commit` goes on from the one that the accepted ones lead to.
 
-Realises: KV-SNAP-001 snapshot-own-prefix to KV-SNAP-022 window-group-hit.
+Realises: KV-SNAP-001 snapshot-own-prefix to KV-SNAP-022 window-group-hit, of which here KV-SNAP-013
+junction-snapshot, KV-SNAP-015 draft-rollback, KV-SNAP-016 abort-saves-nothing, KV-SNAP-017
+snapshot-admit-atomic, KV-SNAP-019 snapshot-namespaces, KV-SNAP-020 snapshot-reset-forgets, KV-SNAP-021
+snapshot-request-known.
 For porters: build `admit`, `commit` and `finish` with snapshots at the multiples of an interval. Junctions
 and drafts come after, and change no line of that.
 Source: vLLM's hybrid coordinator (one length for all groups, junctions), SGLang's MambaRadixCache (copies on

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from kvref.errors import ConfigError, shown
 
-#: A config is a page of text. The largest known here has 0.2 MB, a block for each of 80 layers.
+#: A config is short. The largest known here has 0.2 MB, a block for each of 80 layers.
 MAX_BYTES, MAX_DEPTH = 4 * 2**20, 32
 
 

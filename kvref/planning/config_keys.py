@@ -179,6 +179,6 @@ class Keys:
                 continue
             if may_decide(name):
                 raise ConfigError(
-                    f"{self.path}{name} = {shown(value)} is a key that may decide what is cached, and kvref does "
+                    f"{self.path}{name} = {shown(value)} is a key that may decide what is cached, and kvref "
                     "not know how, expected a key it knows (KV-SIZE-013 undecided-key-refused)"
                 )

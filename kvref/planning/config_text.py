@@ -21,7 +21,7 @@ _TEXT = ("text_config", "language_config", "llm_config", "thinker_config", "lm_c
 _COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers_block_type", "layer_types")
 #: Keys that both levels may carry; the text part's decide, and the other's must not contradict them.
 _SAID_TWICE = (
-    "num_hidden_layers", "num_key_value_heads", "num_attention_heads", "head_dim", "hidden_size", "layer_types",
+    "num_hidden_layers", "num_key_value_heads", "num_attention_heads", "head_dim", "layer_types",
     "kv_lora_rank", "qk_rope_head_dim", "sliding_window", "linear_attn_config", "hybrid_override_pattern",
 )  # fmt: skip
 

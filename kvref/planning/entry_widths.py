@@ -15,7 +15,7 @@ from kvref.planning.config_keys import MAX_HEADS, Keys
 from kvref.planning.families import Family
 
 _Q_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
-_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads")
+_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads", "num_attention_groups")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 
 
@@ -45,14 +45,19 @@ def width_of(keys: Keys, family: Family | None, *, windowed: bool, mixed: bool) 
     """
     if is_latent(keys, family):
         keys.passed("head_dim", *_KV_HEADS, *_Q_HEADS, "v_head_dim", "hidden_size")
-        rank = keys.needed("kv_lora_rank")
-        return Width(1, rank + keys.needed("qk_rope_head_dim", minimum=0), 0)
+        return Width(1, keys.needed("kv_lora_rank") + keys.needed("qk_rope_head_dim", minimum=0), 0)
     if family is not None and family.vector:
         keys.passed(*_KV_HEADS, *_Q_HEADS, "hidden_size", "qk_rope_head_dim")
         return Width(1, keys.needed("head_dim"), 0)
     heads, k_dim = kv_heads(keys, family), head_dim(keys)
     v_dim = k_dim if keys.flag("use_mla") is False else keys.count("v_head_dim")
     if windowed:
+        _check_needs(keys, family)
+        other = keys.inside("attention_other_setting")
+        if other is not None:
+            return Width(
+                other.needed("num_attention_groups", at_most=MAX_HEADS), *(other.needed("head_dim"),) * 2
+            )
         heads = keys.count("swa_num_key_value_heads", at_most=MAX_HEADS) or heads
         own = keys.count("swa_head_dim")
         v_dim = keys.count("swa_v_head_dim") or (v_dim if own is None else own)
@@ -64,8 +69,25 @@ def width_of(keys: Keys, family: Family | None, *, windowed: bool, mixed: bool) 
     else:
         keys.passed("num_global_key_value_heads", "global_head_dim")
     keys.passed("swa_num_key_value_heads", "swa_head_dim", "swa_v_head_dim", "swa_num_attention_heads")
-    keys.passed("num_global_key_value_heads", "global_head_dim", "attention_k_eq_v")
+    keys.passed(
+        "num_global_key_value_heads", "global_head_dim", "attention_k_eq_v", "attention_other_setting"
+    )
     return Width(heads, k_dim, k_dim if v_dim is None else v_dim)
+
+
+def pass_widths(keys: Keys) -> None:
+    """Count the keys of widths as read, where no layer has entries."""
+    keys.passed(
+        *_Q_HEADS, *_KV_HEADS, *_HIDDEN, "head_dim", "attention_head_dim", "kv_channels", "v_head_dim"
+    )
+
+
+def _check_needs(keys: Keys, family: Family | None) -> None:
+    for name in () if family is None else family.needs:
+        if name not in keys and "per_layer_config" not in keys:
+            keys.refuse(
+                name, "a whole number, as layers with a window have heads of their own", found="missing"
+            )
 
 
 def q_heads(keys: Keys) -> int | None:

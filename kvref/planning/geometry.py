@@ -6,7 +6,8 @@ config that leaves something open is refused with the key that did; a number tha
 warning in the result.
 
 Realises: KV-SIZE-001 layer-kinds, KV-SIZE-002 text-part, KV-SIZE-009 shared-layers, KV-SIZE-010
-compressed-layers, KV-SIZE-011 indexer-keys, KV-SIZE-013 undecided-key-refused, KV-SIZE-021 no-attention-layers.
+compressed-layers, KV-SIZE-011 indexer-keys, KV-SIZE-013 undecided-key-refused, KV-SIZE-021
+no-attention-layers.
 For porters: never one number for a model; a list of what each layer keeps, and then sums.
 Source: Hugging Face configs; the layer kinds that vLLM 0.32.0 and transformers 5.24.0 allocate.
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 from kvref.planning import compression, config_text, draft_layers, layer_sharing
 from kvref.planning.config_keys import MAX_LENGTH, Keys
-from kvref.planning.entry_widths import is_latent, width_of
+from kvref.planning.entry_widths import is_latent, pass_widths, width_of
 from kvref.planning.families import Family, family_of
 from kvref.planning.groups import CacheGeometry, LayerGroup, StateGroup
 from kvref.planning.layer_kinds import WINDOWED, LayerKinds, kinds_of_layers, window_of
@@ -47,7 +48,7 @@ def geometry_of(config: Mapping[str, Any], name: str = "", *, ignore: Collection
     if ratios is not None:
         found = LayerKinds(tuple(compression.kinds_of_ratios(ratios[:n])), "compress_ratios")
     else:
-        found = kinds_of_layers(keys, family, n)
+        found = kinds_of_layers(keys, family, n, drafts)
     reader = _Reader(keys, family, found, ratios or [], overrides_of(keys, n))
     groups, states = reader.groups(), reader.states()
     drafted = reader.drafts(drafts)
@@ -74,7 +75,7 @@ class _Reader:
             overrides,
         )
         kinds = found.kinds
-        self.mixed = any(kind in WINDOWED for kind in kinds) and "full" in kinds
+        self.mixed = any(kind in WINDOWED for kind in kinds) and ("full" in kinds or "hybrid" in kinds)
         self.indexed = self._layers_with_indexer()
 
     def groups(self) -> tuple[LayerGroup, ...]:
@@ -90,6 +91,8 @@ class _Reader:
                 entries.append(
                     replace(entry, layers=where.get("layers", ()), readers=where.get("readers", ()))
                 )
+        if not entries:
+            pass_widths(self.keys)
         times = 1 if self.family is None else self.family.attentions
         return _together(entries) if times == 1 else _together(_repeated(entries, times))
 

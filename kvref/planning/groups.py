@@ -1,12 +1,13 @@
 """What a model keeps of a request: groups of layers with entries of one shape, and groups with states.
 
-An **entry** is what a layer stores for a stretch of tokens: key and value of every KV head, one latent vector,
-one index key. Most layers store an entry a token and keep them all. A window keeps the last so many tokens, a
-compressed layer stores one entry for several tokens, and a layer that reads another's entries stores none. A
-**state** does not grow: a recurrent part and a convolution part, apart because their dtypes are.
+An **entry** is what a layer stores for a stretch of tokens: key and value of every KV head, one latent
+vector, one index key. Most layers store an entry a token and keep them all. A window keeps the last so many
+tokens, a compressed layer stores one entry for several tokens, and a layer that reads another's entries
+stores none. A **state** does not grow: a recurrent part and a convolution part, apart because their dtypes
+are.
 
-Bytes here are logical: what the entries and states themselves take. What an allocator adds to them, in blocks
-and padding, is in `kvref.planning.allocation`; the share of one rank in `kvref.planning.ranks`.
+Bytes here are logical: what the entries and states themselves take, without what an allocator adds to them in
+blocks and padding. The share of one rank is in `kvref.planning.ranks`.
 
 Realises: KV-SIZE-003 kv-width, KV-SIZE-004 latent-width, KV-SIZE-005 window-bound, KV-SIZE-006 chunked-bound,
 KV-SIZE-007 state-parts-apart, KV-SIZE-008 conv-dtype-own, KV-SIZE-010 compressed-layers, KV-SIZE-012
@@ -113,7 +114,7 @@ class CacheGeometry:
     """What was decided by a default and not by the config."""
 
     def kinds_of(self, layer: int) -> tuple[str, ...]:
-        """Return what a layer keeps: kinds of entries, `recurrent`, `shared` if it reads another's, or nothing."""
+        """Return what a layer keeps: kinds of entries, `recurrent`, `shared` if it reads others', or none."""
         stored = [group.kind for group in self.groups if layer in group.layers]
         shared = ["shared"] * any(layer in group.readers for group in self.groups)
         return (*stored, *shared, *(["recurrent"] * any(layer in s.layers for s in self.states)))

@@ -20,6 +20,7 @@ from kvref.planning.layer_overrides import block_kinds
 
 #: Kinds that keep the last so many tokens.
 WINDOWED = ("window", "hybrid_window")
+_WINDOWS = ("sliding_window", "sliding_window_size", "attention_window_size", "window_size")
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,15 @@ class LayerKinds:
     decided_by: str
 
 
-def kinds_of_layers(keys: Keys, family: Family | None, num_layers: int) -> LayerKinds:
+def kinds_of_layers(keys: Keys, family: Family | None, num_layers: int, drafts: int = 0) -> LayerKinds:
     """Return the kind of every layer.
 
     Raises: ConfigError if keys disagree, or none decides.
     """
-    found = lists.agreed(keys, _listed(keys, family, num_layers))
+    found = lists.agreed(keys, _listed(keys, family, num_layers, drafts))
     if found is not None:
         name, kinds = found
-        keys.passed("max_window_layers", "layer_group_size")
+        keys.passed("max_window_layers", *_WINDOWS, "attention_chunk_size")
         if keys.flag("use_sliding_window") is False and any(kind in WINDOWED for kind in kinds):
             keys.refuse("use_sliding_window", f"true, as {name} lists layers with a window")
         return LayerKinds(tuple(kinds), name)
@@ -51,23 +52,23 @@ def window_of(keys: Keys, kind: str) -> int | None:
     Raises: ConfigError if a window is needed and not there.
     """
     if kind in WINDOWED or kind in ("csa", "hca"):
-        names = ("sliding_window", "sliding_window_size", "attention_window_size", "window_size")
-        return keys.needed(*names, at_most=MAX_LENGTH)
+        halved = keys.count("local_attention", at_most=MAX_LENGTH, minimum=2)
+        return halved // 2 if halved is not None else keys.needed(*_WINDOWS, at_most=MAX_LENGTH)
     if kind == "chunked":
         return keys.needed("attention_chunk_size", at_most=MAX_LENGTH)
     return None
 
 
-def _listed(keys: Keys, family: Family | None, n: int) -> list[tuple[str, lists.Kinds]]:
+def _listed(keys: Keys, family: Family | None, n: int, drafts: int) -> list[tuple[str, lists.Kinds]]:
     """Every key that lists layers, with what it says."""
-    attention = "hybrid" if family is not None and "zamba" in family.model_types else "full"
     others = "linear" if family is not None and family.linear else "window"
     found = {
         "linear_attn_config": lists.linear_attn_config(keys, n),
-        "layer_types": lists.words_of_layers(keys, "layer_types", n),
+        "layer_types": lists.words_of_layers(keys, "layer_types", n, drafts),
         "layers_block_type": lists.words_of_layers(keys, "layers_block_type", n),
         "attention_layers": lists.words_of_layers(keys, "attention_layers", n),
         "block_types": lists.repeated_words(keys, n),
+        "sparse_attention_config": lists.sparse_layers(keys, n),
         "block_configs": block_kinds(keys, n),
         "hybrid_override_pattern": lists.override_pattern(keys, n),
         "hybrid_layer_pattern": lists.numbers_of_layers(keys, "hybrid_layer_pattern", n, ("full", "window")),
@@ -76,11 +77,14 @@ def _listed(keys: Keys, family: Family | None, n: int) -> list[tuple[str, lists.
         "attn_layer_indices": lists.named_layers(keys, "attn_layer_indices", n, "full", "linear"),
         "full_attn_idxs": lists.named_layers(keys, "full_attn_idxs", n, "full", "conv"),
         "hybrid_layer_ids": lists.named_layers(keys, "hybrid_layer_ids", n, "hybrid", "linear"),
-        "attn_layer_period": lists.period_and_offset(keys, n, attention),
+        "attn_layer_period": _period(keys, family, n),
         "full_attention_interval": lists.every_so_many(keys, n, ("full_attention_interval",), "linear"),
     }
     if others == "window" and "sliding_window" in keys:
-        names = ("sliding_window_pattern", "_sliding_window_pattern")
+        names = ("sliding_window_pattern", "_sliding_window_pattern", "layer_switch")
+        order = keys.word("order_of_interleaved_layers")
+        if order not in (None, "local_attn_first"):
+            keys.refuse("order_of_interleaved_layers", "local_attn_first")
         found[names[0]] = lists.every_so_many(keys, n, names, "window")
         found["global_attn_every_n_layers"] = (
             None if family is not None and family.rule == "first_of"
@@ -104,15 +108,26 @@ def _by_rule(keys: Keys, family: Family | None, n: int) -> LayerKinds:
     return _windows(keys, family, rule, n)
 
 
+def _period(keys: Keys, family: Family | None, n: int) -> lists.Kinds | None:
+    """Jamba's period and offset; Zamba's mean something else, and its list says it."""
+    return (
+        None
+        if family is not None and "attn_layer_period" in family.unused
+        else lists.period_and_offset(keys, n, "full")
+    )
+
+
 def _windows(keys: Keys, family: Family | None, rule: str, n: int) -> LayerKinds:
     used = keys.flag("use_sliding_window")
-    if rule == "upper":
+    if rule == "unrotated":
+        return _unrotated(keys, n, used)
+    if rule in ("upper", "above"):
         bound = keys.count("max_window_layers", at_most=2**20, minimum=0)
-        if not used or "sliding_window" not in keys:
+        if (rule == "upper" and not used) or "sliding_window" not in keys:
             keys.passed("sliding_window")
             return LayerKinds(("full",) * n, "use_sliding_window")
         if bound is None:
-            keys.refuse("max_window_layers", "a whole number, as use_sliding_window is true", found="missing")
+            keys.refuse("max_window_layers", "a whole number, as a window is used", found="missing")
         return LayerKinds(tuple("window" if i >= bound else "full" for i in range(n)), "max_window_layers")
     if "sliding_window" not in keys or used is False:
         keys.passed("sliding_window")
@@ -124,6 +139,17 @@ def _windows(keys: Keys, family: Family | None, rule: str, n: int) -> LayerKinds
     at = every - 1 if rule == "last_of" else 0
     kinds = tuple("full" if i % every == at else "window" for i in range(n))
     return LayerKinds(kinds, f"default of the class: one in {every} is full")
+
+
+def _unrotated(keys: Keys, n: int, used: bool | None) -> LayerKinds:
+    """SmolLM3: layers that do not rotate may have a window."""
+    rotates = lists.numbers_of_layers(keys, "no_rope_layers", n, ("window", "full"))
+    if not used or "sliding_window" not in keys:
+        keys.passed("sliding_window")
+        return LayerKinds(("full",) * n, "use_sliding_window")
+    if rotates is None:
+        keys.refuse("no_rope_layers", "a list, as use_sliding_window is true", found="missing")
+    return LayerKinds(tuple(rotates), "no_rope_layers")
 
 
 def _chunks(keys: Keys, n: int) -> LayerKinds:

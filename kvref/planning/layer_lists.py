@@ -60,21 +60,23 @@ def number_of_layers(keys: Keys) -> int:
         listed = keys.config.get(name)
         if isinstance(listed, list | tuple | str) and listed:
             return keys.checked(name, len(listed), MAX_LAYERS)
-    keys.refuse("num_hidden_layers", "a whole number", found="missing")
+    return keys.refuse("num_hidden_layers", "a whole number", found="missing")
 
 
-def words_of_layers(keys: Keys, name: str, num_layers: int) -> Kinds | None:
-    """Read a list with a word a layer (`layer_types`, `layers_block_type`).
+def words_of_layers(keys: Keys, name: str, num_layers: int, drafts: int = 0) -> Kinds | None:
+    """Read a list with a word a layer (`layer_types`, `layers_block_type`); draft layers may follow.
 
     Raises: ConfigError at a word that is not known.
     """
-    listed = keys.items(name, num_layers)
+    listed = keys.items(name)
     if listed is None:
         return None
+    if len(listed) not in (num_layers, num_layers + drafts):
+        keys.items(name, num_layers)
     for i, word in enumerate(listed):
         if not isinstance(word, str) or word not in WORDS:
             keys.refuse(f"{name}[{i}]", f"one of {', '.join(WORDS)}", found=word)
-    return [WORDS[word] for word in listed]
+    return [WORDS[word] for word in listed[:num_layers]]
 
 
 def linear_attn_config(keys: Keys, num_layers: int) -> Kinds | None:
@@ -163,6 +165,17 @@ def period_and_offset(keys: Keys, num_layers: int, attention: str) -> Kinds | No
     if period is None or offset is None or offset >= period:
         keys.refuse("attn_layer_offset", "an offset below attn_layer_period, and both")
     return [attention if i % period == offset else "linear" for i in range(num_layers)]
+
+
+def sparse_layers(keys: Keys, num_layers: int) -> Kinds | None:
+    """Read MiniMax-M3's `sparse_attention_config`: which layers choose what they attend to.
+
+    Raises: ConfigError.
+    """
+    inside = keys.inside("sparse_attention_config")
+    if inside is None:
+        return None
+    return numbers_of_layers(inside, "sparse_attention_freq", num_layers, ("full", "indexed"))
 
 
 def repeated_words(keys: Keys, num_layers: int) -> Kinds | None:

@@ -16,7 +16,8 @@ from kvref.planning.config_keys import MAX_HEADS, Keys
 from kvref.planning.indifferent_keys import may_decide
 
 _REPLACEABLE = {
-    "head_dim", "num_key_value_heads", "num_attention_heads", "v_head_dim", "sliding_window", "qk_rope_head_dim",
+    "head_dim", "num_key_value_heads", "num_attention_heads", "v_head_dim", "sliding_window",
+    "qk_rope_head_dim",
     "kv_lora_rank",
 }  # fmt: skip
 _LISTS = ("num_key_value_heads", "num_kv_heads")
@@ -47,8 +48,8 @@ def overrides_of(keys: Keys, num_layers: int) -> Overrides:
             )
         for key in value:
             if key not in _REPLACEABLE and may_decide(str(key)):
-                keys.refuse(f"per_layer_config.{name}.{str(key)[:40]}", f"one of {', '.join(sorted(_REPLACEABLE))}",
-                            found=value[key])  # fmt: skip
+                where = f"per_layer_config.{name}.{str(key)[:40]}"
+                keys.refuse(where, f"one of {', '.join(sorted(_REPLACEABLE))}", found=value[key])
         replaced[int(name)] = {k: v for k, v in value.items() if k in _REPLACEABLE}
     for name in _LISTS:
         if isinstance(keys.config.get(name), list | tuple):

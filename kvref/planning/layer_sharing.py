@@ -7,7 +7,8 @@ that keeps the same kind of entries.
 
 Realises: KV-SIZE-009 shared-layers, KV-SIZE-011 indexer-keys.
 For porters: a layer's source, or itself; everything else follows.
-Source: Gemma 3n and Gemma 4, DeepSeek-V4.1, Mistral Large 4, GLM-5.2, by their classes in transformers 5.24.0.
+Source: Gemma 3n and Gemma 4, DeepSeek-V4.1, Mistral Large 4, GLM-5.2, by their classes in transformers
+5.24.0.
 """
 
 from kvref.planning.config_keys import MAX_LAYERS, Keys
@@ -31,9 +32,20 @@ def kv_sources(keys: Keys, kinds: tuple[str, ...], compressed: tuple[bool, ...])
                 "num_kv_shared_layers", f"a layer that stores before each that shares; layer {i} has none"
             )
         sources[i] = before[-1]
+    _grouped(keys, sources)
     _named(keys, sources)
     _listed(keys, sources, compressed)
     return sources
+
+
+def _grouped(keys: Keys, sources: list[int]) -> None:
+    """Hunyuan's cross-layer attention: each group of so many layers reads what its first one stores."""
+    used, factor = keys.flag("use_cla"), keys.count("cla_share_factor", at_most=MAX_LAYERS)
+    if not used:
+        return
+    if factor is None:
+        keys.refuse("cla_share_factor", "a whole number, as use_cla is true", found="missing")
+    sources[:] = [i - i % factor for i in range(len(sources))]
 
 
 def _named(keys: Keys, sources: list[int]) -> None:

@@ -13,18 +13,29 @@ from collections.abc import Callable
 
 from kvref.arrays import DTYPES
 from kvref.planning.config_keys import MAX_HEADS, Keys
-from kvref.planning.entry_widths import head_dim, q_heads
+from kvref.planning.entry_widths import Width, head_dim, q_heads
 from kvref.planning.groups import StateGroup
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 
-def state_of(keys: Keys, family: str) -> StateGroup:
-    """Return the state of one layer of a family, with no layers yet.
+#: Keys of states, which say nothing where no layer has one.
+KEYS = (
+    "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim",
+    "linear_conv_kernel_dim", "linear_num_heads", "linear_head_dim", "short_conv_kernel_size", "conv_kernel",
+    "conv_kernel_size", "conv_L_cache", "conv_dim", "conv_dim_out", "mamba_d_conv", "mamba_d_state",
+    "mamba_expand",
+    "mamba_n_heads", "mamba_num_heads", "mamba_d_head", "mamba_head_dim", "mamba_n_groups", "ssm_state_size",
+    "n_groups", "expand", "mamba_ssm_dtype", "mamba_ssm_cache_dtype", "mamba_dt_rank", "state_size",
+)  # fmt: skip
+
+
+def state_of(keys: Keys, family: str, width: Width | None = None) -> StateGroup:
+    """Return the state of one layer of a family, with no layers yet; `width` is of the layer's own entries.
 
     Raises: ConfigError that names the key.
     """
-    return _FAMILIES[family](keys)
+    return _entry_conv(keys, width) if family == "entry_conv" and width else _FAMILIES[family](keys)
 
 
 def activation_dtype(keys: Keys) -> str:
@@ -166,6 +177,13 @@ def _short_conv(keys: Keys) -> StateGroup:
     width = keys.count("conv_dim") or keys.needed("hidden_size")
     keys.passed("conv_dim_out")
     return _group(keys, "short_conv", (), (width, columns))
+
+
+def _entry_conv(keys: Keys, width: Width) -> StateGroup:
+    """Inkling: short convolutions over keys, over values, and behind attention and MLP."""
+    columns = keys.needed("conv_kernel_size", "sconv_kernel_size", at_most=4096) - 1
+    channels = width.num_heads * (width.k_dim + width.v_dim) + 2 * keys.needed("hidden_size")
+    return _group(keys, "entry_conv", (), (channels, columns))
 
 
 def _rg_lru(keys: Keys) -> StateGroup:

@@ -39,7 +39,9 @@ def test_offers_every_verb_and_feature_of_recurrent_layers() -> None:
     """An exhibit can stand for any verb and any feature only if the subject it breaks has them."""
     assert verbs_of(Scanned()) == verbs_of(ReferenceScans()) == RECURRENT
     optional = {argument.feature for verb in RECURRENT for argument in VERBS[verb].arguments} - {None}
-    assert optional | {"padding_rows", "channel_gate", "strided", "value_width"} == set(Scanned.claims.features)
+    assert optional | {"padding_rows", "channel_gate", "strided", "value_width"} == set(
+        Scanned.claims.features
+    )
     assert set(Scanned.claims.features) <= set(FEATURES)
 
 

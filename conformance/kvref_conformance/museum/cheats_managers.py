@@ -93,7 +93,7 @@ class SwallowsErrors(ManagerCheat):
 
 MANAGER_CHEATS: tuple[type[ManagerCheat], ...] = (Empty, RefusesAll, FirstAnswer, Amnesiac, SwallowsErrors)
 
-#: No cheat there: keys and sizes need no memory, and neither keys nor an index has anything that it must refuse.
+#: No cheat there: keys and sizes need no memory, and neither keys nor an index has anything to refuse.
 HONEST = {
     ("Amnesiac", "block_keys"),
     ("Amnesiac", "cache_geometry"),

@@ -110,7 +110,7 @@ class StateCells:
         self.rejected.clear()
 
     def blame(self, slot: int, reader: Prompt, count: int) -> tuple[str, str] | None:
-        """Return the requirement that a start from a slot breaches, and what it holds; None if all is well."""
+        """Return the requirement that a start from a slot breaches, and what it holds; None if none is."""
         expected = reader.labels[count - 1]
         if self.holds(slot, expected):
             return None

@@ -6,7 +6,6 @@ counts are looked at.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from kvref_conformance.cases import Case
@@ -20,40 +19,10 @@ from kvref_conformance.programs.running import Session, attempt, is_refused
 from kvref_conformance.programs.snapshot_hits import judge_hit
 from kvref_conformance.programs.snapshot_ledger import SnapshotLedger
 from kvref_conformance.programs.snapshot_looks import look_at_blocks, look_at_slots, look_at_states
+from kvref_conformance.programs.snapshot_room import give_out, judge_refusal, note_force, publish
 from kvref_conformance.programs.snapshot_steps import judge_blocks, judge_source, judge_targets
 from kvref_conformance.programs.state_cells import ZEROS, StateCells, StepTold
-
-
-@dataclass
-class Stateful:
-    """A request that has been admitted and has not ended."""
-
-    prompt: Prompt
-    hit: int
-    junction: int
-    slots: list[int] = field(default_factory=list)
-    """Of all tokens that are cached or scheduled, as the subject last said; −1 below a window."""
-    loose: set[int] = field(default_factory=set)
-    """Blocks of rejected tokens, which may be its own still."""
-    step: StepTold | None = None
-    """The step in flight."""
-    computed: int = 0
-    places: set[int] = field(default_factory=set)
-    """State slots in which the state after the computed tokens lies."""
-    saved: set[int] = field(default_factory=set)
-    """Positions that it has saved, or found saved."""
-    was_cut: bool = False
-    """Whether drafts of its last step were rejected."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every token is computed."""
-        return self.step is None and self.computed == len(self.prompt.tokens)
-
-    @property
-    def first(self) -> int:
-        """The next token to be scheduled."""
-        return len(self.slots)
+from kvref_conformance.programs.stateful import Stateful
 
 
 class WatchedSnapshots:
@@ -164,7 +133,7 @@ class WatchedSnapshots:
         answer = attempt(self.session, "admit", **arguments, **prompt.given.arguments())
         said = f"admit(request {request}, {count} tokens, max_new_tokens {most})"
         if isinstance(answer, Failed):
-            self._refused(said, answer, self.blocks_of(count), 1)
+            judge_refusal(self, said, answer, self.blocks_of(count), 1)
             self.must_not("KV-SNAP-017", "slots", request=request)
             return
         hit, slots = answer["num_cached_tokens"], answer["slots"]
@@ -191,7 +160,9 @@ class WatchedSnapshots:
         answer = attempt(self.session, "extend", request=request, tokens=tokens, max_new_tokens=most, **given)
         if isinstance(answer, Failed):
             own = bool(num_drafts) or bool(one.places & self.ledger.known_states())
-            self._refused(said, answer, self.blocks_of(stop) - self.blocks_of(one.first), num_drafts + own)
+            judge_refusal(
+                self, said, answer, self.blocks_of(stop) - self.blocks_of(one.first), num_drafts + own
+            )
             return
         one.prompt.add(tokens)
         if len(answer["slots"]) != stop - one.first:
@@ -217,7 +188,7 @@ class WatchedSnapshots:
         ends = {step.start: step.source, **dict(step.saves), step.stop: step.state}
         label = one.prompt.labels[kept - 1] if kept else None
         one.places = {slot for at, slot in ends.items() if at == kept and label is not None}
-        self._publish(request, one, step, kept)
+        publish(self, request, one, step, kept)
         self.look("KV-SNAP-010")
 
     def end(self, request: int, operation: str) -> None:
@@ -280,33 +251,22 @@ class WatchedSnapshots:
         if step.start > one.hit:
             judge_source(self, said, request, step)
         judge_targets(self, said, request, step)
-        self._give_out({self.block(slot) for slot in slots} - {self.block(s) for s in one.slots} - one.loose)
-        self._note_force(one, step)
+        give_out(self, {self.block(slot) for slot in slots} - {self.block(s) for s in one.slots} - one.loose)
+        note_force(self, one, step)
         for at, slot in enumerate(slots, step.start):
             cell = Cell(
                 one.prompt.labels[at], one.prompt, at, request, self.log.step, self.cells.epoch, self.eager
             )
             self.cells.schedule(slot, cell)
         self.states.schedule(step, one.prompt, request)
-        self._lose(states=step.targets)
+        self.lose(states=step.targets)
         one.slots += slots
         one.step = step
         start = "zeros" if step.source == ZEROS else "its own" if step.start > one.hit else "a snapshot"
         self.log.note(said, "from", start, "saves", [position for position, _ in saves])
         self.look("KV-SNAP-010")
 
-    def _give_out(self, blocks: set[int]) -> None:
-        """Note that blocks are given out: what they held is lost."""
-        held = self.held_blocks(most=True)
-        known = {self.block(slot) for slot in self.ledger.known_blocks()}
-        states = self.held_states(most=True) | self.saved if self.shared else set()
-        new = blocks - held
-        if len(new) > self.capacity - len(held | known | states):
-            self.ledger.forced_blocks = True
-            self.ledger.forced_states |= self.shared
-        self._lose(blocks)
-
-    def _lose(self, blocks: Collection[int] = (), states: Collection[int] = ()) -> None:
+    def lose(self, blocks: Collection[int] = (), states: Collection[int] = ()) -> None:
         """Lose what blocks and state slots held; where one pool serves both, they are the same."""
         if self.shared:
             blocks = states = {*blocks, *states}
@@ -318,24 +278,6 @@ class WatchedSnapshots:
         self.saved.difference_update(states)
         self.ledger.lose(slots, states)
 
-    def _note_force(self, one: Stateful, step: StepTold) -> None:
-        """Note whether there were slots enough for what a step writes, and for what it should save."""
-        held = self.held_states(most=True) | one.places | self.saved
-        new = set(step.targets) - one.places
-        room = self.num_states - len(held) - 2 * self.several * len(self.live)
-        if self.shared:
-            blocks = {self.block(slot) for slot in self.ledger.known_blocks()}
-            room = self.capacity - len(held | blocks | self.held_blocks(most=True)) - 2 * len(self.live)
-        saved = {position for position, _ in step.saves}
-        missing = [
-            position
-            for position in self.ledger.due_saves(step.start, step.stop, one.junction)
-            if position not in saved and not self.ledger.at(one.prompt, position).states.slots
-        ]
-        if len(new) + len(missing) > room:
-            self.ledger.forced_states = True
-            self.ledger.forced_blocks |= self.shared
-
     def _cut(self, one: Stateful, kept: int) -> None:
         """Let rejected tokens leave a request."""
         if kept == len(one.slots):
@@ -345,31 +287,6 @@ class WatchedSnapshots:
         del one.slots[kept:]
         one.loose -= {self.block(slot) for slot in one.slots}
         del one.prompt.tokens[kept:], one.prompt.labels[kept:]
-
-    def _publish(self, request: int, one: Stateful, step: StepTold, kept: int) -> None:
-        self.ledger.publish(one.prompt, one.slots, request)
-        told = {p: slot for p, slot in step.saves if p <= kept and not p % self.block_size}
-        due = self.ledger.due_saves(step.start, kept, one.junction)
-        if step.num_drafts or self.ledger.saves in ("interval", "chunk_end"):
-            told = {position: slot for position, slot in told.items() if position in due}
-        places: dict[int, int | None] = {**dict.fromkeys(due), **told}
-        one.saved.update(places)
-        self.ledger.save(one.prompt, request, places, one.junction)
-
-    def _refused(self, said: str, answer: Failed, blocks: int, states: int) -> None:
-        free = self.capacity - len(self.held_blocks(most=True))
-        free_states = self.free_states() - (2 * self.several)
-        if self.shared:
-            free, free_states = free - self.count_held_states()[0] - 3 * (1 + len(self.live)) - states, states
-        waits = self.eager and any(one.step is not None for one in self.live.values())
-        if blocks <= free and states <= free_states and not waits:
-            also = ["KV-SNAP-020"] if self.cells.epoch else []
-            also += ["KV-SNAP-017"] if self.told.refused_admission else []
-            said = f"{said}: {answer}; {free} blocks are free and {blocks} enough, and {free_states} states"
-            self.stop(f"{said} where {states} are", "KV-SNAP-011", *also)
-        self.log.note(said, "is refused")
-        self.told.refused_admission = True
-        self.look("KV-SNAP-017")
 
 
 def _shown(arguments: Mapping[str, Any]) -> str:

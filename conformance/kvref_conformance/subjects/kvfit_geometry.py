@@ -1,8 +1,8 @@
 """kvfit: an estimator of cache sizes that reads a model's config and refuses what it was not checked for.
 
 It gives components by name, each in bytes for one sequence; here they are added up by what they are. It has
-no bytes a token: what a very long context takes, divided by its tokens, stands for it. It is asked for the whole
-cache, for its shares of ranks are of whole plans. A config that is not of its checked families it refuses.
+no bytes a token: what a very long context takes, divided by its tokens, stands for it. It is asked for the
+whole cache, for its shares of ranks are of whole plans. A config not of its checked families it refuses.
 
 Which models it claims: those of which it knows some family. The suite asks all of each kind, and its report
 says which it refuses, and which it gets wrong.

@@ -3,7 +3,8 @@
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.programs.asking_snapshots import SNAPSHOTS
 from kvref_conformance.subjects.lists.naming import Content, Name
-from kvref_conformance.subjects.lists.snapshots import ZEROS, SnapshotLists, Step
+from kvref_conformance.subjects.lists.snapshots import SnapshotLists
+from kvref_conformance.subjects.lists.steps import ZEROS, Step
 
 SIZES = (4,)
 

@@ -4,7 +4,8 @@ from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.programs.asking_snapshots import SNAPSHOTS
 from kvref_conformance.subjects.lists.naming import Content
 from kvref_conformance.subjects.lists.requests import Request
-from kvref_conformance.subjects.lists.snapshots import NULL, ZEROS, SnapshotLists, Step
+from kvref_conformance.subjects.lists.snapshots import SnapshotLists
+from kvref_conformance.subjects.lists.steps import NULL, ZEROS, Step
 
 SIZES = (4,)
 

@@ -7,7 +7,8 @@ from kvref.errors import OutOfStatesError
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.programs.asking_snapshots import SNAPSHOTS
 from kvref_conformance.subjects.lists.requests import Request
-from kvref_conformance.subjects.lists.snapshots import ZEROS, SnapshotLists, Step
+from kvref_conformance.subjects.lists.snapshots import SnapshotLists
+from kvref_conformance.subjects.lists.steps import ZEROS, Step
 
 DRAFTS = ("drafts",)
 SIZES = (4,)

@@ -4,7 +4,6 @@ A step in flight is kept as it was told: where it starts, from which slot, in wh
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from kvref.errors import ArgumentError, OutOfBlocksError, OwnershipError
@@ -12,32 +11,7 @@ from kvref_conformance.subjects.lists.naming import Content, Name
 from kvref_conformance.subjects.lists.prefix import PrefixLists
 from kvref_conformance.subjects.lists.requests import Request
 from kvref_conformance.subjects.lists.states import States
-
-ZEROS, NULL = -1, -1
-
-
-@dataclass
-class Step:
-    """What a request does until its next commit."""
-
-    start: int
-    stop: int
-    source: int
-    state: int
-    saves: list[tuple[int, int]] = field(default_factory=list)
-    """Positions, rising, and the slots that the states after them are saved in."""
-    num_drafts: int = 0
-
-
-@dataclass
-class Running:
-    """The states of one request."""
-
-    slot: int = ZEROS
-    """Where its state is between two steps."""
-    step: Step | None = None
-    junction: int = 0
-    """Where its blocks were hit to, if its state was not."""
+from kvref_conformance.subjects.lists.steps import NULL, ZEROS, Running, Step
 
 
 class SnapshotLists(PrefixLists):
