@@ -180,5 +180,5 @@ class Keys:
             if may_decide(name):
                 raise ConfigError(
                     f"{self.path}{name} = {shown(value)} is a key that may decide what is cached, and kvref "
-                    "not know how, expected a key it knows (KV-SIZE-013 undecided-key-refused)"
+                    "does not know how, expected a key it knows (KV-SIZE-013 undecided-key-refused)"
                 )

@@ -25,6 +25,9 @@ _SAID_TWICE = (
     "kv_lora_rank", "qk_rope_head_dim", "sliding_window", "linear_attn_config", "hybrid_override_pattern",
 )  # fmt: skip
 
+#: Text models of PaliGemma, which attend both ways within the prompt alone.
+_BOTH_WAYS = ("gemma", "gemma2", "paligemma")
+
 
 def text_keys(config: Mapping[str, Any], warnings: list[str]) -> tuple[Keys, list[Keys]]:
     """Return the keys of the decoder, and of the objects around it, from the outermost.
@@ -73,6 +76,8 @@ def _refuse_other_models(keys: Keys) -> None:
         keys.refuse("is_encoder_decoder", "false: a cache of the encoder's output is not sized")
     if keys.flag("add_cross_attention"):
         keys.refuse("add_cross_attention", "false: a cache of another model's output is not sized")
+    if keys.get("use_bidirectional_attention") is True and keys.config.get("model_type") not in _BOTH_WAYS:
+        keys.refuse("use_bidirectional_attention", "false: an encoder keeps no cache")
     if keys.get("cross_attention_layers"):
         keys.refuse("cross_attention_layers", "none: layers that attend to an image keep KV of the image")
 

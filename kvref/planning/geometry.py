@@ -24,6 +24,7 @@ from kvref.planning.groups import CacheGeometry, LayerGroup, StateGroup
 from kvref.planning.layer_kinds import WINDOWED, LayerKinds, kinds_of_layers, window_of
 from kvref.planning.layer_lists import number_of_layers
 from kvref.planning.layer_overrides import Overrides, overrides_of
+from kvref.planning.state_shapes import KEYS as STATE_KEYS
 from kvref.planning.state_shapes import state_of
 
 _CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len")
@@ -98,20 +99,22 @@ class _Reader:
 
     def states(self) -> tuple[StateGroup, ...]:
         """Recurrent layers, each kind together."""
-        found = []
-        for kind, family in (("linear", self._linear()), ("conv", "short_conv")):
-            wanted = _STATEFUL[:3] if kind == "linear" else ("conv",)
-            layers = tuple(i for i, k in enumerate(self.found.kinds) if k in wanted)
-            if layers:
-                if not family:
-                    name, _ = self.keys.spelled("model_type")
-                    self.keys.refuse(
-                        name or "model_type", "a family whose recurrence is known, as layers are linear"
-                    )
-                found.append(
-                    replace(state_of(self.keys, family), layers=layers, decided_by=self.found.decided_by)
-                )
-        return tuple(found)
+        joined: dict[str, list[int]] = {}
+        for i, kind in enumerate(self.found.kinds):
+            if kind in _STATEFUL:
+                joined.setdefault(kind, []).append(i)
+        if not joined:
+            self.keys.passed(*STATE_KEYS)
+        return tuple(self._state(kind, tuple(layers)) for kind, layers in joined.items())
+
+    def _state(self, kind: str, layers: tuple[int, ...]) -> StateGroup:
+        family = "short_conv" if kind == "conv" else self._linear()
+        if not family:
+            self.keys.refuse("model_type", "a family whose recurrence is known, as layers are linear")
+        width = None
+        if kind in ("hybrid", "hybrid_window"):
+            width = width_of(self.keys, self.family, windowed=kind in WINDOWED, mixed=self.mixed)
+        return replace(state_of(self.keys, family, width), layers=layers, decided_by=self.found.decided_by)
 
     def drafts(self, number: int) -> tuple[LayerGroup, ...]:
         """Draft layers, which store what a full layer stores."""
