@@ -12,6 +12,11 @@ import json
 from importlib.metadata import version
 from typing import Any
 
+try:
+    from kvfit import UnsupportedArchitecture, estimate_cache
+except ImportError as error:
+    raise ImportError("the subject kvfit needs kvfit: pip install kvfit==0.3.0") from error
+
 from kvref.errors import KVError
 from kvref_conformance.claims import Claims
 
@@ -38,8 +43,6 @@ class Geometry:
 
 
 def _added_up(config: str, num_tokens: int, element_bytes: int) -> dict[str, int]:
-    from kvfit import UnsupportedArchitecture, estimate_cache
-
     try:
         estimate: Any = estimate_cache(json.loads(config), context_tokens=num_tokens, kv_bytes=element_bytes)
     except (UnsupportedArchitecture, json.JSONDecodeError) as error:
