@@ -2,8 +2,7 @@
 
     python tests/recurrent/ask_transformers.py > tests/data/recurrent_transformers.json
 
-Functions alone are asked, on one request each: the reference paths that run without a GPU. Inputs are small
-multiples of 1/64, so that JSON holds them exactly; answers are float32.
+Functions alone are asked: the reference paths that run without a GPU. Scans take one request, updates three.
 """
 
 import importlib.metadata
@@ -12,23 +11,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from asked import delta_inputs, drawn, record
 from transformers.models.kimi_linear.modeling_kimi_linear import (
     chunk_kimi_delta_attention,
     recurrent_kimi_delta_attention,
 )
-from transformers.models.mamba.modeling_mamba import mamba_selective_scan
-from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
+from transformers.models.mamba.modeling_mamba import mamba_selective_scan, mamba_selective_state_update
+from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan, mamba2_selective_state_update
 from transformers.models.qwen3_next.modeling_qwen3_next import (
+    causal_conv1d_update,
     torch_chunk_gated_delta_rule,
     torch_recurrent_gated_delta_rule,
 )
 
-TOKENS = 11
-
-
-def drawn(rng: np.random.Generator, *shape: int, least: int = -128, most: int = 128) -> np.ndarray:
-    """Return multiples of 1/64."""
-    return (rng.integers(least, most + 1, shape) / 64).astype(np.float32)
+TOKENS, CHUNK = 11, 4
+EACH_ONE = [0, 1, 2, 3]
 
 
 def batch(x: np.ndarray) -> torch.Tensor:
@@ -36,21 +33,9 @@ def batch(x: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(x))[None]
 
 
-def record(
-    name: str, source: str, arrays: dict[str, np.ndarray], options: dict[str, Any], out: Any, state: Any
-) -> Any:
-    """Return one call and its answer."""
-    inputs = {key: x.tolist() for key, x in arrays.items()}
-    answer = {"out": out[0].tolist(), "state": state[0].tolist()}
-    return {"verb": name, "source": source, "inputs": inputs, "options": options, **answer}
-
-
 def delta(rng: np.random.Generator, channels: bool) -> list[Any]:
-    """Ask both forms of a delta rule."""
-    decays = (TOKENS, 2, 6) if channels else (TOKENS, 2)
-    x = {"q": drawn(rng, TOKENS, 2, 6), "k": drawn(rng, TOKENS, 2, 6), "v": drawn(rng, TOKENS, 2, 4)}
-    x |= {"g": drawn(rng, *decays, most=0), "beta": drawn(rng, TOKENS, 2, least=0, most=64)}
-    x["initial_state"] = drawn(rng, 2, 6, 4)[None]
+    """Ask both forms of a delta rule; Qwen3-Next's takes fewer key heads than value heads."""
+    x = delta_inputs(rng, TOKENS, k_heads=2, v_heads=2 if channels else 4, channels=channels)
     name = "kimi_delta_attention" if channels else "gated_delta_rule"
     asked = (
         (recurrent_kimi_delta_attention, chunk_kimi_delta_attention)
@@ -58,7 +43,7 @@ def delta(rng: np.random.Generator, channels: bool) -> list[Any]:
         else (torch_recurrent_gated_delta_rule, torch_chunk_gated_delta_rule)
     )
     answers = []
-    for function in asked:
+    for function, chunk in zip(asked, (None, CHUNK), strict=True):
         out, state = function(
             *(batch(x[key]) for key in ("q", "k", "v")),
             g=batch(x["g"]),
@@ -66,13 +51,16 @@ def delta(rng: np.random.Generator, channels: bool) -> list[Any]:
             initial_state=torch.from_numpy(x["initial_state"]),
             output_final_state=True,
             use_qk_l2norm_in_kernel=True,
+            **({"chunk_size": chunk} if chunk else {}),
         )
-        answers.append(record(name, function.__name__, x, {"qk_l2norm": True}, out, state))
+        answers.append(
+            record(name, function.__name__, x, {"qk_l2norm": True}, out[0], state, chunk_size=chunk)
+        )
     return answers
 
 
-def mamba1(rng: np.random.Generator) -> Any:
-    """Ask the selective scan, which takes no initial state."""
+def mamba1(rng: np.random.Generator) -> list[Any]:
+    """Ask the selective scan, which takes no initial state, and its update."""
     x = {"x": drawn(rng, TOKENS, 5), "dt": drawn(rng, TOKENS, 5), "A": drawn(rng, 5, 3, most=0)}
     x |= {"B": drawn(rng, TOKENS, 3), "C": drawn(rng, TOKENS, 3), "D": drawn(rng, 5)}
     x |= {"z": drawn(rng, TOKENS, 5), "dt_bias": drawn(rng, 5)}
@@ -81,34 +69,64 @@ def mamba1(rng: np.random.Generator) -> Any:
         t["x"].T[None], t["dt"].T[None], t["A"], t["B"].T[None], t["C"].T[None], t["D"], t["z"].T[None],
         t["dt_bias"], True, True,
     )  # fmt: skip
-    return record(
-        "selective_scan", "mamba_selective_scan", x, {"dt_softplus": True}, out.transpose(1, 2), state
-    )
+    options = {"dt_softplus": True}
+    scan = record("selective_scan", "mamba_selective_scan", x, options, out[0].T, state)
+    y = x | {name: x[name][:3] for name in ("x", "dt", "B", "C", "z")}
+    y["initial_state"] = drawn(rng, 3, 5, 3)
+    return [scan, update("selective_scan", mamba_selective_state_update, y, options)]
 
 
 def mamba2(rng: np.random.Generator) -> list[Any]:
-    """Ask the chunked scan of Mamba-2."""
+    """Ask the chunked scan of Mamba-2, and its update, which knows no limit of dt."""
     x = {"x": drawn(rng, TOKENS, 4, 6), "dt": drawn(rng, TOKENS, 4), "A": drawn(rng, 4, most=0)}
-    x |= {
-        "B": drawn(rng, TOKENS, 2, 3),
-        "C": drawn(rng, TOKENS, 2, 3),
-        "D": drawn(rng, 4),
-        "dt_bias": drawn(rng, 4),
-    }
-    x["initial_state"] = drawn(rng, 4, 6, 3)[None]
+    x |= {"B": drawn(rng, TOKENS, 2, 3), "C": drawn(rng, TOKENS, 2, 3)}
+    x |= {"D": drawn(rng, 4), "dt_bias": drawn(rng, 4), "initial_state": drawn(rng, 4, 6, 3)[None]}
     options = {"dt_softplus": True, "dt_limit": [0.25, 1.5]}
     t = {key: torch.from_numpy(value) for key, value in x.items()}
     out, state = mamba2_chunk_scan(
-        t["x"][None], t["dt"][None], t["A"], t["B"][None], t["C"][None], 4, D=t["D"], dt_bias=t["dt_bias"],
-        initial_states=t["initial_state"], dt_softplus=True, dt_limit=(0.25, 1.5), return_final_states=True,
+        t["x"][None], t["dt"][None], t["A"], t["B"][None], t["C"][None], CHUNK, D=t["D"],
+        dt_bias=t["dt_bias"], initial_states=t["initial_state"], dt_softplus=True, dt_limit=(0.25, 1.5),
+        return_final_states=True,
     )  # fmt: skip
-    return [record("ssd_scan", "mamba2_chunk_scan", x, options, out, state)]
+    scan = record("ssd_scan", "mamba2_chunk_scan", x, options, out[0], state, chunk_size=CHUNK)
+    y = x | {name: x[name][:3] for name in ("x", "dt", "B", "C")}
+    y["initial_state"] = drawn(rng, 3, 4, 6, 3)
+    wide = {name: np.broadcast_to(y[name][:, None, None], (4, 6, 3)) for name in ("A",)}
+    wide |= {name: np.broadcast_to(y[name][:, None], (4, 6)) for name in ("D", "dt_bias")}
+    wide["dt"] = np.broadcast_to(y["dt"][:, :, None], (3, 4, 6))
+    return [scan, update("ssd_scan", mamba2_selective_state_update, y, {"dt_softplus": True}, wide)]
+
+
+def update(
+    verb: str,
+    function: Any,
+    x: dict[str, np.ndarray],
+    options: dict[str, Any],
+    as_asked: dict[str, np.ndarray] | None = None,
+) -> Any:
+    """Ask an update, which writes the state in place; `as_asked` holds inputs in the shapes it takes."""
+    t = {name: torch.from_numpy(value.copy()) for name, value in {**x, **(as_asked or {})}.items()}
+    state = t.pop("initial_state")
+    out = function(state, t.pop("x"), t.pop("dt"), t.pop("A"), t.pop("B"), t.pop("C"), **t, **options)
+    return record(verb, function.__name__, x, options, out, state, starts=EACH_ONE)
+
+
+def conv(rng: np.random.Generator, tokens: int) -> Any:
+    """Ask Qwen3-Next's convolution behind a window, also of fewer tokens than its state has columns."""
+    x = {"x": drawn(rng, tokens, 5), "weight": drawn(rng, 5, 4), "bias": drawn(rng, 5)}
+    x["initial_state"] = drawn(rng, 1, 5, 3)
+    state = torch.from_numpy(x["initial_state"].copy())
+    weight, bias = torch.from_numpy(x["weight"]), torch.from_numpy(x["bias"])
+    out = causal_conv1d_update(batch(x["x"].T), state, weight, bias, "silu")
+    name = f"causal_conv1d_update of {tokens}"
+    return record("causal_conv", name, x, {"activation": "silu"}, out[0].T, state)
 
 
 def main() -> None:
     """Ask everything."""
     rng = np.random.default_rng(20)
-    answers = [*delta(rng, False), *delta(rng, True), mamba1(rng), *mamba2(rng)]
+    answers = [*delta(rng, False), *delta(rng, True), *mamba1(rng), *mamba2(rng)]
+    answers += [conv(rng, tokens) for tokens in (1, 2, 9)]
     versions = {name: importlib.metadata.version(name) for name in ("transformers", "torch")}
     print(json.dumps({"versions": versions, "answers": answers}))
 

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from recurrent.bounded import BOUNDS, float64_in_chunks
 
 from kvref.arrays import Array
+from kvref.recurrent.conv import causal_conv
 from kvref.recurrent.gated_delta import gated_delta_rule
 from kvref.recurrent.kda import kimi_delta_attention
 from kvref.recurrent.mamba import selective_scan
@@ -30,6 +32,8 @@ UPDATES = {
     "gated_delta_rule": gated_delta_rule_update,
     "kimi_delta_attention": kimi_delta_attention_update,
 }
+#: What has a row for each token.
+OF_TOKENS = ("x", "dt", "B", "C", "z", "q", "k", "v", "g", "beta")
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Problem:
 
     def scan(self, **options: Any) -> Scan:
         """Scan all requests."""
-        return SCANS[self.name](
+        return self._call(
             **self.tokens,
             **self.weights,
             **{"initial_state": self.state, "query_start_loc": self.query_start_loc, **options},
@@ -58,9 +62,25 @@ class Problem:
         """Scan some tokens of one request, alone, from a given state."""
         start = int(self.query_start_loc[request])
         rows = {name: x[start + first : start + last] for name, x in self.tokens.items()}
-        return SCANS[self.name](
+        return self._call(
             **rows, **self.weights, initial_state=state[None], query_start_loc=[0, last - first], **options
         )
+
+    def bound(self, chunk_size: int | None = None) -> tuple[Scan, Scan]:
+        """Return the answer and how far the reference's form in such chunks may be off."""
+        return BOUNDS[self.name](
+            **self.tokens,
+            **self.weights,
+            initial_state=self.state,
+            query_start_loc=self.query_start_loc,
+            arithmetic=float64_in_chunks(chunk_size),
+        )
+
+    def _call(self, **arguments: Any) -> Scan:
+        if self.name == "causal_conv":
+            arguments.pop("chunk_size", None)  # it has one form
+            return causal_conv(**arguments)
+        return SCANS[self.name](**arguments)
 
 
 def problem(name: str, lens: tuple[int, ...], seed: int = 0) -> Problem:
@@ -81,7 +101,24 @@ def problem(name: str, lens: tuple[int, ...], seed: int = 0) -> Problem:
         weights = {"A": -np.exp(bell(6)), "D": bell(6), "dt_bias": bell(6), "dt_softplus": True}
         weights["dt_limit"] = (0.125, 2.0)
         return Problem(name, lens, tokens, weights, bell(requests, 6, 4, 3))
+    if name == "causal_conv":
+        weights = {"weight": bell(5, 4), "bias": bell(5), "activation": "silu"}
+        return Problem(name, lens, {"x": bell(n, 5)}, weights, bell(requests, 5, 3))
+    if name == "lightning":  # linear attention with a fixed decay a head is Mamba-2 with steps of 1
+        tokens = {"x": bell(n, 4, 4), "dt": np.ones((n, 4)), "B": bell(n, 4, 3), "C": bell(n, 4, 3)}
+        return Problem("ssd_scan", lens, tokens, {"A": -(2.0 ** -np.arange(1, 5))}, bell(requests, 4, 4, 3))
     decays = (n, 6) if name == "gated_delta_rule" else (n, 6, 5)
     tokens = {"q": bell(n, 2, 5), "k": bell(n, 2, 5), "v": bell(n, 6, 4)}
     tokens |= {"g": -np.exp(2 * bell(*decays)), "beta": rng.random((n, 6))}
     return Problem(name, lens, tokens, {"scale": 1.75, "qk_l2norm": True}, bell(requests, 6, 5, 4))
+
+
+def asked(answer: dict[str, Any]) -> Problem:
+    """Return the problem that another implementation was asked, widened exactly."""
+    arrays = {name: np.array(x, np.float64) for name, x in answer["inputs"].items()}
+    state = arrays.pop("initial_state", None)
+    if state is None:
+        state = np.zeros_like(np.array(answer["state"], np.float64))
+    tokens = {name: arrays.pop(name) for name in OF_TOKENS if name in arrays}
+    lens = tuple(np.diff(answer["query_start_loc"]).tolist())
+    return Problem(answer["verb"], lens, tokens, {**arrays, **answer["options"]}, state)
