@@ -107,7 +107,11 @@ def by_token(tokens: Tokens, requests: Requests, state: Array) -> Scan:
 
 
 def by_chunk(tokens: Tokens, requests: Requests, state: Array, chunk_size: int, products: Products) -> Scan:
-    """Run chunk after chunk, all heads of a chunk at once."""
+    """Run chunk after chunk, all heads of a chunk at once.
+
+    How many tokens follow in a chunk may change the last bits of a token's output: matrix products of other
+    shapes add in another order.
+    """
     out = np.zeros_like(tokens.v)
     for request, at in requests.chunks(chunk_size):
         q, k, v, g = (x[at].transpose(1, 0, 2) for x in (tokens.q, tokens.k, tokens.v, tokens.g))
