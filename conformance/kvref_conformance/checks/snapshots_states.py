@@ -113,8 +113,7 @@ def snapshots_make_room(trial: Trial) -> None:
     ),
 )
 def rejected_drafts_leave_nothing(trial: Trial) -> None:
-    """None, some and all drafts stay, inside a block and at its edge; "
-    "then the request goes on, and others hit."""
+    """None, some and all drafts stay, inside a block and at its edge; the request goes on, and others hit."""
     expect_unbroken(trial, "KV-SNAP-015")
 
 

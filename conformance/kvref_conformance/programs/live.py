@@ -19,6 +19,11 @@ class Live:
     """Whether the last block of its hit is being copied from another's."""
 
     @property
+    def is_in_flight(self) -> bool:
+        """Whether a step is under way."""
+        return bool(self.pending)
+
+    @property
     def computed(self) -> int:
         """Tokens that are cached or computed."""
         return len(self.slots) - len(self.pending)

@@ -26,11 +26,10 @@ whose operation is not offered is passed over.
 
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
-from kvref_conformance.contracts import Failed
 from kvref_conformance.managers import MAX_LIST
 from kvref_conformance.programs.breach import Log
-from kvref_conformance.programs.drafts import PARTS, TEXTS, Drafts
-from kvref_conformance.programs.prompts import Prompt, are_pairs, tokens_of
+from kvref_conformance.programs.prompts import tokens_of
+from kvref_conformance.programs.requests import RequestSteps
 from kvref_conformance.programs.running import Session
 from kvref_conformance.programs.step import Step
 from kvref_conformance.programs.watched_cache import WatchedCache
@@ -57,51 +56,22 @@ def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Pref
     return Prefixes(WatchedCache(session, case, claims, log), log)
 
 
-class Prefixes:
+class Prefixes(RequestSteps):
     """Performs the steps of one program on one prefix cache."""
 
-    def __init__(self, cache: WatchedCache, log: Log) -> None:
-        self.cache, self.log = cache, log
-        self.drafts = Drafts(cache.claims.features)
+    steps = STEPS
+    unknown = "KV-PREFIX-027"
+    cache: WatchedCache
 
-    def perform(self, step: Step) -> bool:
-        """Perform a step, or pass it over."""
-        if step.name in TEXTS or step.name in PARTS:
-            return self.drafts.perform(step)
-        least, most = STEPS.get(step.name, (1, 0))
-        if not least <= len(step.numbers) <= most or min(step.numbers, default=0) < 0:
-            return False
-        try:
-            if not getattr(self, f"do_{step.name}")(*step.numbers):
-                return False
-        except Failed as failed:
-            if failed.kind == "unsupported":
-                return False
-            raise
+    def note(self, step: Step) -> None:
+        """Write down a step, and what is free behind it."""
         self.log.note(step, "then", self.cache.free, "are free")
         if step.name != "pile":
             self.cache.mirror.step(self.cache.session)
-        return True
 
     def finish(self) -> None:
         """Hold what was seen to what is declared."""
         self.cache.finish()
-
-    def do_admit(self, request: int, *pairs: int) -> bool:
-        """Begin a request and schedule all of it."""
-        return self.do_part(request, sum(pairs[1::2]), *pairs)
-
-    def do_part(self, request: int, most: int, *pairs: int) -> bool:
-        """Begin a request and schedule some of it."""
-        given = self.drafts.of(request)
-        count = sum(pairs[1::2])
-        if request in self.cache.live or not are_pairs(pairs) or not given.fits(count):
-            return False
-        if most < 1 or count > MAX_LIST:
-            return False
-        self.drafts.drop(request)
-        self.cache.admit(request, Prompt(given, tokens_of(pairs)), most)
-        return True
 
     def do_far(self, request: int, *pairs: int) -> bool:
         """Begin a request, unless the subject has no such number."""
@@ -122,69 +92,16 @@ class Prefixes:
         with self.cache.unseen():
             return all(self.do_finish(number) for number in there)
 
-    def do_more(self, request: int, most: int) -> bool:
-        """Schedule more of a prompt."""
-        one = self.cache.live.get(request)
-        if one is None or one.pending or one.is_whole or most < 1:
-            return False
-        self.cache.extend(request, [], most)
-        return True
-
     def do_decode(self, request: int, *pairs: int) -> bool:
         """Let decoded tokens join, and schedule all of them."""
         return self.do_join(request, sum(pairs[1::2]), *pairs)
 
     def do_join(self, request: int, most: int, *pairs: int) -> bool:
         """Let decoded tokens join, and schedule some of them."""
-        one = self.cache.live.get(request)
-        if one is None or not one.is_whole or not are_pairs(pairs) or most < 1:
-            return False
-        tokens = tokens_of(pairs)
-        if len(one.prompt.tokens) + len(tokens) > MAX_LIST:
+        tokens = self.joining(request, pairs)
+        if not tokens or most < 1:
             return False
         self.cache.extend(request, tokens, most)
-        return True
-
-    def do_commit(self, request: int) -> bool:
-        """Let what is scheduled be computed."""
-        if request not in self.cache.live or not self.cache.live[request].pending:
-            return False
-        self.cache.commit(request)
-        return True
-
-    def do_finish(self, request: int) -> bool:
-        """End a request that is computed."""
-        if request not in self.cache.live or not self.cache.live[request].is_whole:
-            return False
-        self.cache.end(request, "finish")
-        return True
-
-    def do_abort(self, request: int) -> bool:
-        """End a request, whatever it has computed."""
-        if request in self.cache.live:
-            self.cache.end(request, "abort")
-            return True
-        return False
-
-    def do_reset(self) -> bool:
-        """Forget everything, or be refused."""
-        self.cache.reset()
-        return True
-
-    def do_again(self, request: int) -> bool:
-        """Admit a request that is there, with tokens of its own."""
-        if (one := self.cache.live.get(request)) is None:
-            return False
-        self._refused(request, one.prompt.tokens, len(one.prompt.tokens))
-        return True
-
-    def do_stranger(self, request: int) -> bool:
-        """Ask every operation about a request that is not there."""
-        if request in self.cache.live:
-            return False
-        for operation in ("extend", "commit", "finish", "abort", "slots"):
-            arguments = {"tokens": [1], "max_new_tokens": 1} if operation == "extend" else {}
-            self.cache.must_not("KV-PREFIX-027", operation, request=request, **arguments)
         return True
 
     def do_pile(self, count: int) -> bool:
@@ -197,10 +114,6 @@ class Prefixes:
         if request in self.cache.live or count > MAX_LIST:
             return False
         for most in (count, 1):
-            self._refused(request, tokens_of([1, count]), most)
-            self.cache.must_not("KV-PREFIX-027", "slots", request=request)
+            self.refused("admit", request, tokens=tokens_of([1, count]), max_new_tokens=most)
+            self.refused("slots", request)
         return True
-
-    def _refused(self, request: int, tokens: list[int], most: int) -> None:
-        asked = {"request": request, "tokens": tokens, "max_new_tokens": most}
-        self.cache.must_not("KV-PREFIX-027", "admit", **asked)

@@ -28,15 +28,12 @@ Between an admission or an extension and its commit a step is in flight. Steps o
 whose operation is not offered is passed over.
 """
 
-from typing import Any
-
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
-from kvref_conformance.contracts import Failed
 from kvref_conformance.managers import MAX_LIST
 from kvref_conformance.programs.breach import Log
-from kvref_conformance.programs.drafts import PARTS, TEXTS, Drafts
-from kvref_conformance.programs.prompts import Prompt, are_pairs, tokens_of
+from kvref_conformance.programs.prompts import tokens_of
+from kvref_conformance.programs.requests import RequestSteps
 from kvref_conformance.programs.running import Session
 from kvref_conformance.programs.step import Step
 from kvref_conformance.programs.watched_snapshots import WatchedSnapshots
@@ -53,8 +50,10 @@ STEPS = {
     )
     for name in names.split()
 }
-#: The same of steps about drafts that must be refused.
-ODD = {f"{name}_{how}": (2, 2) for name in ("accept", "draft") for how in ("beyond", "negative")}
+#: The same of every step, those about drafts that must be refused included.
+EVERY_STEP = STEPS | {
+    f"{name}_{how}": (2, 2) for name in ("accept", "draft") for how in ("beyond", "negative")
+}
 
 
 def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Snapshots":
@@ -62,56 +61,24 @@ def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Snap
     return Snapshots(WatchedSnapshots(session, case, claims, log), log)
 
 
-class Snapshots:
+class Snapshots(RequestSteps):
     """Performs the steps of one program on one snapshot cache."""
 
-    def __init__(self, cache: WatchedSnapshots, log: Log) -> None:
-        self.cache, self.log = cache, log
-        self.drafts = Drafts(cache.claims.features)
-        self.may_reject = "drafts" in cache.claims.features
+    steps = EVERY_STEP
+    unknown = "KV-SNAP-021"
+    cache: WatchedSnapshots
 
-    def perform(self, step: Step) -> bool:
-        """Perform a step, or pass it over."""
-        if step.name in TEXTS or step.name in PARTS:
-            return self.drafts.perform(step)
-        least, most = {**STEPS, **ODD}.get(step.name, (1, 0))
-        if not least <= len(step.numbers) <= most or min(step.numbers, default=0) < 0:
-            return False
-        try:
-            if not getattr(self, f"do_{step.name}")(*step.numbers):
-                return False
-        except Failed as failed:
-            if failed.kind == "unsupported":
-                return False
-            raise
+    @property
+    def may_reject(self) -> bool:
+        """Whether tokens of a step may be drafts."""
+        return "drafts" in self.cache.claims.features
+
+    def note(self, step: Step) -> None:
+        """Write down a step, and how many requests are there."""
         self.log.note(step, "then", len(self.cache.live), "are there")
-        return True
 
     def finish(self) -> None:
         """Look at nothing more: every step was looked at."""
-
-    def do_admit(self, request: int, *pairs: int) -> bool:
-        """Begin a request and schedule all of it."""
-        return self.do_part(request, sum(pairs[1::2]), *pairs)
-
-    def do_part(self, request: int, most: int, *pairs: int) -> bool:
-        """Begin a request and schedule some of it."""
-        given, count = self.drafts.of(request), sum(pairs[1::2])
-        if request in self.cache.live or not are_pairs(pairs) or not given.fits(count):
-            return False
-        if most < 1 or count > MAX_LIST:
-            return False
-        self.drafts.drop(request)
-        self.cache.admit(request, Prompt(given, tokens_of(pairs)), most)
-        return True
-
-    def do_more(self, request: int, most: int) -> bool:
-        """Schedule more of a prompt."""
-        one = self.cache.live.get(request)
-        if one is None or one.step is not None or one.is_whole or most < 1:
-            return False
-        self.cache.extend(request, [], most)
-        return True
 
     def do_decode(self, request: int, *pairs: int) -> bool:
         """Let decoded tokens join, and schedule all of them."""
@@ -123,22 +90,10 @@ class Snapshots:
         return fits and self._join(request, num_drafts, pairs)
 
     def _join(self, request: int, num_drafts: int, pairs: tuple[int, ...]) -> bool:
-        one = self.cache.live.get(request)
-        if one is None or not one.is_whole or not are_pairs(pairs):
-            return False
-        tokens = tokens_of(pairs)
-        if len(one.prompt.tokens) + len(tokens) > MAX_LIST:
-            return False
-        self.cache.extend(request, tokens, len(tokens), num_drafts)
-        return True
-
-    def do_commit(self, request: int) -> bool:
-        """Let what is scheduled be computed."""
-        one = self.cache.live.get(request)
-        if one is None or one.step is None:
-            return False
-        self.cache.commit(request)
-        return True
+        tokens = self.joining(request, pairs)
+        if tokens:
+            self.cache.extend(request, tokens, len(tokens), num_drafts)
+        return bool(tokens)
 
     def do_accept(self, request: int, accepted: int) -> bool:
         """Let what is scheduled be computed, and some of the drafts stay."""
@@ -148,48 +103,13 @@ class Snapshots:
         self.cache.commit(request, accepted)
         return True
 
-    def do_finish(self, request: int) -> bool:
-        """End a request that is computed."""
-        if request not in self.cache.live or not self.cache.live[request].is_whole:
-            return False
-        self.cache.end(request, "finish")
-        return True
-
-    def do_abort(self, request: int) -> bool:
-        """End a request, whatever it has computed."""
-        if request in self.cache.live:
-            self.cache.end(request, "abort")
-            return True
-        return False
-
-    def do_reset(self) -> bool:
-        """Forget everything, or be refused."""
-        self.cache.reset()
-        return True
-
-    def do_again(self, request: int) -> bool:
-        """Admit a request that is there, with tokens of its own."""
-        if (one := self.cache.live.get(request)) is None:
-            return False
-        self._refused("admit", request, tokens=one.prompt.tokens, max_new_tokens=len(one.prompt.tokens))
-        return True
-
-    def do_stranger(self, request: int) -> bool:
-        """Ask every operation about a request that is not there."""
-        if request in self.cache.live:
-            return False
-        for operation in ("extend", "commit", "finish", "abort", "slots"):
-            arguments = {"tokens": [1], "max_new_tokens": 1} if operation == "extend" else {}
-            self._refused(operation, request, **arguments)
-        return True
-
     def do_huge(self, request: int) -> bool:
         """Admit one token more than there are slots."""
         count = self.cache.capacity * self.cache.block_size + 1
         if request in self.cache.live or count > MAX_LIST:
             return False
-        self._refused("admit", request, tokens=tokens_of([1, count]), max_new_tokens=count)
-        self._refused("slots", request)
+        self.refused("admit", request, tokens=tokens_of([1, count]), max_new_tokens=count)
+        self.refused("slots", request)
         return True
 
     def do_accept_beyond(self, request: int, more: int) -> bool:
@@ -197,7 +117,7 @@ class Snapshots:
         one = self.cache.live.get(request)
         if not self.may_reject or one is None or one.step is None or not more:
             return False
-        self._refused("commit", request, num_accepted=one.step.num_drafts + more)
+        self.refused("commit", request, num_accepted=one.step.num_drafts + more)
         return True
 
     def do_accept_negative(self, request: int, count: int) -> bool:
@@ -205,7 +125,7 @@ class Snapshots:
         one = self.cache.live.get(request)
         if not self.may_reject or one is None or one.step is None or not count:
             return False
-        self._refused("commit", request, num_accepted=-count)
+        self.refused("commit", request, num_accepted=-count)
         return True
 
     def do_draft_beyond(self, request: int, more: int) -> bool:
@@ -220,8 +140,5 @@ class Snapshots:
         one = self.cache.live.get(request)
         if not self.may_reject or one is None or not one.is_whole:
             return False
-        self._refused("extend", request, tokens=[1], max_new_tokens=1, num_drafts=num_drafts)
+        self.refused("extend", request, tokens=[1], max_new_tokens=1, num_drafts=num_drafts)
         return True
-
-    def _refused(self, operation: str, request: int, **arguments: Any) -> None:
-        self.cache.must_not("KV-SNAP-021", operation, request=request, **arguments)

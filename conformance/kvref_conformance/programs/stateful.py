@@ -31,6 +31,11 @@ class Stateful:
     """Whether drafts of its last step were rejected."""
 
     @property
+    def is_in_flight(self) -> bool:
+        """Whether a step is under way."""
+        return self.step is not None
+
+    @property
     def is_whole(self) -> bool:
         """Whether every token is computed."""
         return self.step is None and self.computed == len(self.prompt.tokens)

@@ -4,14 +4,14 @@ The shadow follows the subject: slots are its own, and the shadow only knows wha
 things are looked at after every operation: the slots of every request, the count of free blocks, the events.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Failed
-from kvref_conformance.programs.breach import Log, Names, Stop
+from kvref_conformance.programs.breach import Log, Names
 from kvref_conformance.programs.cells import Cell, Cells
 from kvref_conformance.programs.hits import copied_tail, judge_hit
 from kvref_conformance.programs.ledger import Ledger
@@ -20,12 +20,13 @@ from kvref_conformance.programs.looks import look_at_count, look_at_slots
 from kvref_conformance.programs.mirror import Mirror
 from kvref_conformance.programs.order import Order
 from kvref_conformance.programs.prompts import Prompt
-from kvref_conformance.programs.running import Session, attempt, is_refused
+from kvref_conformance.programs.running import Session, attempt
 from kvref_conformance.programs.tails import Tails
+from kvref_conformance.programs.watched import Watched
 from kvref_conformance.programs.writes import judge_writes
 
 
-class WatchedCache:
+class WatchedCache(Watched):
     """One session, the shadow of its memory, and what is published."""
 
     def __init__(self, session: Session, case: Case, claims: Claims, log: Log) -> None:
@@ -69,30 +70,6 @@ class WatchedCache:
     def blocks_of(self, num_tokens: int) -> int:
         """Count the blocks of so many tokens."""
         return -(-num_tokens // self.block_size)
-
-    def stop(self, message: str, *requirements: str) -> NoReturn:
-        """Write down a breach after which nothing can be judged."""
-        self.log.breach(message, *requirements)
-        raise Stop
-
-    def must(self, requirement: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        """Do what must succeed. Raises: Stop if it does not."""
-        answer = attempt(self.session, operation, **arguments)
-        if isinstance(answer, Failed):
-            self.stop(f"{operation}({_shown(arguments)}): {answer}", requirement)
-        return answer
-
-    def must_not(self, requirement: str, operation: str, **arguments: Any) -> None:
-        """Do what must be refused and change nothing, if it is offered. Raises: Stop if it is not refused."""
-        try:
-            refused = is_refused(self.session, operation, **arguments)
-        except Failed as failed:
-            if failed.kind != "unsupported":
-                raise
-            return
-        if not refused:
-            self.stop(f"{operation}({_shown(arguments)}) was not refused", requirement)
-        self.look(requirement)
 
     def admit(self, request: int, prompt: Prompt, most: int) -> None:
         """Admit a request and judge its hit and its new slots. Raises: Stop if they cannot be followed."""
@@ -274,11 +251,3 @@ class WatchedCache:
         self.told.refused_admission = True
         self.order.refuse()
         self.look("KV-PREFIX-019")
-
-
-def _shown(arguments: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_brief(str(value))}" for name, value in arguments.items())
-
-
-def _brief(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:24]} … {text[-24:]}"

@@ -6,16 +6,16 @@ counts are looked at.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from kvref_conformance.cases import Case
 from kvref_conformance.claims import Claims
 from kvref_conformance.contracts import Failed
-from kvref_conformance.programs.breach import Log, Stop
+from kvref_conformance.programs.breach import Log
 from kvref_conformance.programs.cells import Cell, Cells
 from kvref_conformance.programs.live import Told
 from kvref_conformance.programs.prompts import Prompt
-from kvref_conformance.programs.running import Session, attempt, is_refused
+from kvref_conformance.programs.running import Session, attempt
 from kvref_conformance.programs.snapshot_hits import judge_hit
 from kvref_conformance.programs.snapshot_ledger import SnapshotLedger
 from kvref_conformance.programs.snapshot_looks import look_at_blocks, look_at_slots, look_at_states
@@ -23,9 +23,10 @@ from kvref_conformance.programs.snapshot_room import give_out, judge_refusal, no
 from kvref_conformance.programs.snapshot_steps import judge_blocks, judge_source, judge_targets
 from kvref_conformance.programs.state_cells import ZEROS, StateCells, StepTold
 from kvref_conformance.programs.stateful import Stateful
+from kvref_conformance.programs.watched import Watched
 
 
-class WatchedSnapshots:
+class WatchedSnapshots(Watched):
     """One session, the shadow of its memory, and what may be hit."""
 
     def __init__(self, session: Session, case: Case, claims: Claims, log: Log) -> None:
@@ -101,30 +102,6 @@ class WatchedSnapshots:
         return self.num_states - self.count_held_states()[1]
 
     # --- operations
-
-    def stop(self, message: str, *requirements: str) -> NoReturn:
-        """Write down a breach after which nothing can be judged."""
-        self.log.breach(message, *requirements)
-        raise Stop
-
-    def must(self, requirement: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        """Do what must succeed. Raises: Stop if it does not."""
-        answer = attempt(self.session, operation, **arguments)
-        if isinstance(answer, Failed):
-            self.stop(f"{operation}({_shown(arguments)}): {answer}", requirement)
-        return answer
-
-    def must_not(self, requirement: str, operation: str, **arguments: Any) -> None:
-        """Do what must be refused and change nothing, if it is offered. Raises: Stop if it is not refused."""
-        try:
-            refused = is_refused(self.session, operation, **arguments)
-        except Failed as failed:
-            if failed.kind != "unsupported":
-                raise
-            return
-        if not refused:
-            self.stop(f"{operation}({_shown(arguments)}) was not refused", requirement)
-        self.look(requirement)
 
     def admit(self, request: int, prompt: Prompt, most: int) -> None:
         """Admit a request and judge its hit and its first step. Raises: Stop if they cannot be followed."""
@@ -287,11 +264,3 @@ class WatchedSnapshots:
         del one.slots[kept:]
         one.loose -= {self.block(slot) for slot in one.slots}
         del one.prompt.tokens[kept:], one.prompt.labels[kept:]
-
-
-def _shown(arguments: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_brief(str(value))}" for name, value in arguments.items())
-
-
-def _brief(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:24]} … {text[-24:]}"
