@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory.prefix_shadow import NAMESPACES
+from memory.request_machine import NAMESPACES
 
 from kvref.errors import ArgumentError
 from kvref.memory.keys import block_keys, namespace_key
