@@ -98,3 +98,10 @@ def open_subject(name: str) -> Host:
         if importlib.util.find_spec(library) is None:
             pytest.skip(f"{library} is not installed; the subject is {library}'s own kernel")
     return Target(subject=name).open()
+
+
+def opened(hosts: dict[str, Host], name: str) -> Host:
+    """Return the host of a subject among those that are open, opening it first if it is not there."""
+    if name not in hosts:
+        hosts[name] = open_subject(name)
+    return hosts[name]

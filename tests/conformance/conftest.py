@@ -1,12 +1,13 @@
 """What tests of checks share: running some checks on a subject, and the checks of a topic."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
 import pytest
 
 from kvref_conformance.checks.check import Check
+from kvref_conformance.host import Host
 from kvref_conformance.host.inprocess import InProcessHost
 from kvref_conformance.host.subject import verbs_of
 from kvref_conformance.oracle import Oracle
@@ -19,6 +20,15 @@ def checks_of(topic: str) -> list[Check]:
     """Return the checks of one module."""
     module = import_module(f"kvref_conformance.checks.{topic}")
     return [value for value in vars(module).values() if isinstance(value, Check)]
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[dict[str, Host]]:
+    """Hosts by subject, each opened when it is first asked for."""
+    found: dict[str, Host] = {}
+    yield found
+    for host in found.values():
+        host.close()
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """What the libraries of formats answer where they differ, a row for each, as they are without the suite."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from subject_hosts import OF_FORMATS, open_subject
+from subject_hosts import OF_FORMATS, opened
 
 from kvref.arrays import Array
 from kvref_conformance.claims import Claims
@@ -15,22 +14,6 @@ from kvref_conformance.host import Host
 
 INF, NAN = np.inf, np.nan
 ABOVE_464 = float(np.nextafter(np.float32(464), np.float32(INF)))
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[dict[str, Host]]:
-    """Hosts by subject, each opened when it is first asked for."""
-    found: dict[str, Host] = {}
-    yield found
-    for host in found.values():
-        host.close()
-
-
-def asked(hosts: dict[str, Host], name: str) -> Host:
-    """Return the host of a subject, or skip where its library is missing."""
-    if name not in hosts:
-        hosts[name] = open_subject(name)
-    return hosts[name]
 
 
 def written(
@@ -73,7 +56,7 @@ E4M3 = (464.0, ABOVE_464, 480.0, 1e30, INF, -INF, NAN, -0.0, 2.0**-10, 1.0001 * 
 )
 def test_e4m3(hosts: dict[str, Host], name: str, codes: str) -> None:
     """Saturated or NaN past the range; half the smallest number is a tie to zero."""
-    found = written(asked(hosts, name), "fp8_e4m3", list(E4M3), scales=1.0)["codes"]
+    found = written(opened(hosts, name), "fp8_e4m3", list(E4M3), scales=1.0)["codes"]
     assert found[0, 0, : len(E4M3)].tolist() == bytes_of(codes)
 
 
@@ -93,7 +76,7 @@ def test_e4m3(hosts: dict[str, Host], name: str, codes: str) -> None:
 def test_e5m2(hosts: dict[str, Host], name: str, codes: str) -> None:
     """The tie at 61440 belongs to overflow, which is infinity or the largest number; NaN has three codes."""
     numbers = [61439.996, 61440.0, 1e30, INF, NAN]
-    found = written(asked(hosts, name), "fp8_e5m2", numbers, scales=1.0)["codes"]
+    found = written(opened(hosts, name), "fp8_e5m2", numbers, scales=1.0)["codes"]
     assert found[0, 0, :5].tolist() == bytes_of(codes)
 
 
@@ -109,7 +92,7 @@ def test_e5m2(hosts: dict[str, Host], name: str, codes: str) -> None:
 )
 def test_division(hosts: dict[str, Host], name: str, dtype: str, number: float, code: int) -> None:
     """Quotients by 2.9 that are near a tie."""
-    found = written(asked(hosts, name), "fp8_e4m3", [number], dtype, scales=2.9)["codes"]
+    found = written(opened(hosts, name), "fp8_e4m3", [number], dtype, scales=2.9)["codes"]
     assert found[0, 0, 0] == code
 
 
@@ -130,7 +113,7 @@ def test_exponents_of_mxfp4(
     hosts: dict[str, Host], name: str, format: str, exponents: tuple[int, ...]
 ) -> None:
     """Largest magnitudes of 4, 5, 6, 6.5, 7, 7.75 and 8."""
-    host = asked(hosts, name)
+    host = opened(hosts, name)
     scales = [
         written(host, format, [amax])["scales"].reshape(-1)[0] - 127 for amax in (4, 5, 6, 6.5, 7, 7.75, 8)
     ]
@@ -150,7 +133,7 @@ def test_exponents_of_mxfp4(
 )
 def test_exponents_of_mxfp8(hosts: dict[str, Host], name: str, exponents: tuple[int, ...]) -> None:
     """Largest magnitudes of 448, 450, 494, 496 and 512."""
-    host = asked(hosts, name)
+    host = opened(hosts, name)
     scales = [written(host, "mxfp8_e4m3", [a])["scales"][0, 0, 0] - 127 for a in (448, 450, 494, 496, 512)]
     assert tuple(scales) == exponents
 
@@ -175,21 +158,21 @@ E2M1 = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, -0.0, -0.125, 0.125, 6.0]
 def test_e2m1(hosts: dict[str, Host], name: str, format: str, codes: str) -> None:
     """Ties go three ways, zeros four."""
     given = {"global_scale": 1.0} if format == "nvfp4" else {}
-    found = written(asked(hosts, name), format, E2M1, **given)["codes"]
+    found = written(opened(hosts, name), format, E2M1, **given)["codes"]
     pairs = found[0, 0, :5]
     assert np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(-1).tolist() == bytes_of(codes)
 
 
 def test_modelopt_stores_zero_as_minus_zero(hosts: dict[str, Host]) -> None:
     """The sign of 0 is neither 1 nor −1, and is taken for that of a negative number (0.47.0)."""
-    assert written(asked(hosts, "modelopt_mxfp4"), "mxfp4", [6.0, 0.0])["codes"][0, 0, 0] == 0x87
+    assert written(opened(hosts, "modelopt_mxfp4"), "mxfp4", [6.0, 0.0])["codes"][0, 0, 0] == 0x87
 
 
 @pytest.mark.parametrize("name", ["ggml", "ggml_vector"])
 def test_ggml_mxfp4(hosts: dict[str, Host], name: str) -> None:
     """Ties go toward zero, no code is −0, and halves of a block share bytes."""
     numbers = [*E2M1, *[0.0] * 5, 1.0]
-    block = written(asked(hosts, name), "ggml_mxfp4", numbers)["codes"][0, 0, :17]
+    block = written(opened(hosts, name), "ggml_mxfp4", numbers)["codes"][0, 0, :17]
     assert block[0] == 127
     assert block[1:11].tolist() == bytes_of("20 01 02 03 04 05 06 00 00 00")
 
@@ -198,7 +181,7 @@ def test_ggml_codes_of_q8_0_depend_on_the_processor(hosts: dict[str, Host]) -> N
     """The portable code rounds half away from zero, the vector code half to even."""
     numbers = [127.0, 0.5, 1.5, 2.5, -0.5, -2.5]
     found = {
-        name: written(asked(hosts, name), "ggml_q8_0", numbers)["codes"][0, 0, 2:8].view(np.int8).tolist()
+        name: written(opened(hosts, name), "ggml_q8_0", numbers)["codes"][0, 0, 2:8].view(np.int8).tolist()
         for name in ("ggml", "ggml_vector")
     }
     assert found == {"ggml": [127, 1, 2, 3, -1, -3], "ggml_vector": [127, 0, 2, 2, 0, -2]}
@@ -216,7 +199,7 @@ def test_ggml_codes_of_q8_0_depend_on_the_processor(hosts: dict[str, Host]) -> N
 def test_scales_of_small_nvfp4_groups(hosts: dict[str, Host], name: str, scales: str) -> None:
     """A group of zeros, one whose scale is 2^-11, and one whose scale is 1: no two libraries agree."""
     numbers = [0.0] * 16 + [6 * 2.0**-11] + [0.0] * 15 + [6.0]
-    found = written(asked(hosts, name), "nvfp4", numbers, global_scale=1.0)["scales"]
+    found = written(opened(hosts, name), "nvfp4", numbers, global_scale=1.0)["scales"]
     assert found.reshape(-1)[:3].tolist() == bytes_of(scales)
 
 
@@ -231,7 +214,7 @@ def test_scales_of_small_nvfp4_groups(hosts: dict[str, Host], name: str, scales:
 )
 def test_int8(hosts: dict[str, Host], name: str, codes: list[int]) -> None:
     """Ties to even, and both ends."""
-    found = written(asked(hosts, name), "int8", [0.5, 1.5, 2.5, -0.5, 3e9, 200.0, -200.0], scales=1.0)[
+    found = written(opened(hosts, name), "int8", [0.5, 1.5, 2.5, -0.5, 3e9, 200.0, -200.0], scales=1.0)[
         "codes"
     ]
     assert found[0, 0, :7].view(np.int8).tolist() == codes
@@ -239,10 +222,10 @@ def test_int8(hosts: dict[str, Host], name: str, codes: list[int]) -> None:
 
 def test_vllm_rounds_halves_of_integers_away(hosts: dict[str, Host]) -> None:
     """A largest magnitude of 127, or a range of 15 from zero on, makes a scale of 1."""
-    found = written(asked(hosts, "vllm_int8"), "int8_token_head", [127.0, 0.5, 1.5, 2.5, -0.5])
+    found = written(opened(hosts, "vllm_int8"), "int8_token_head", [127.0, 0.5, 1.5, 2.5, -0.5])
     assert found["scales"][0, 0] == 1
     assert found["codes"][0, 0, :5].view(np.int8).tolist() == [127, 1, 2, 3, -1]
-    found = written(asked(hosts, "vllm_int4"), "int4_token_head", [15.0, 0.5, 1.5, 2.5])
+    found = written(opened(hosts, "vllm_int4"), "int4_token_head", [15.0, 0.5, 1.5, 2.5])
     assert found["codes"][0, 0, :2].tolist() == [0x1F, 0x32]
 
 
@@ -258,7 +241,7 @@ def test_vllm_rounds_halves_of_integers_away(hosts: dict[str, Host]) -> None:
 )
 def test_scale_that_is_nan(hosts: dict[str, Host], name: str, format: str, number: float) -> None:
     """The byte 0xFF is NaN; a reader that raises 2 to it has infinity."""
-    host = asked(hosts, name)
+    host = opened(hosts, name)
     claims = Claims.from_dict(host.hello().claims)
     size = int(format.removeprefix("mxfp4_group") if "group" in format else 32)
     shape = (1, 64 // size) if claims.choice("mx-span") == "flattened" else (1, 1, 64 // size)

@@ -4,11 +4,9 @@ They run where their interpreters are named (KVREF_VLLM_PYTHON, KVREF_TRANSFORME
 those of ONNX where they are installed.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-from subject_hosts import OF_SCANS, open_subject
+from subject_hosts import OF_SCANS, opened
 
 from kvref.arrays import Array
 from kvref_conformance.claims import Claims
@@ -19,22 +17,6 @@ from kvref_conformance.runner.evaluate import evaluate, plan
 
 #: Takes every channel for the first one, so no answer of it is right.
 WRONG = ("vllm_cpu_mamba", "selective_state_update")
-
-
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[dict[str, Host]]:
-    """Hosts by subject, each opened when it is first asked for."""
-    found: dict[str, Host] = {}
-    yield found
-    for host in found.values():
-        host.close()
-
-
-def opened(hosts: dict[str, Host], name: str) -> Host:
-    """Return a host of a subject, or skip where its library is missing."""
-    if name not in hosts:
-        hosts[name] = open_subject(name)
-    return hosts[name]
 
 
 @pytest.mark.parametrize("name", sorted(OF_SCANS))
