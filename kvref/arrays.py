@@ -59,6 +59,15 @@ def is_real(x: Array) -> bool:
     return _NAMES.get(x.dtype, "").startswith(("float", "bfloat"))
 
 
+def check_real(name: str, x: Array) -> None:
+    """Check that an array holds real numbers.
+
+    Raises: DTypeError.
+    """
+    if not is_real(x):
+        raise DTypeError(f"{name} has dtype {x.dtype}, expected real numbers (float64 … float8_e5m2)")
+
+
 def as_array(name: str, x: ArrayLike) -> Array:
     """Return anything array-like as a NumPy array.
 
@@ -82,8 +91,7 @@ def widen(name: str, x: ArrayLike, dtype: Any = np.float64) -> Array:
     """
     wanted = _working_dtype(dtype)
     array = as_array(name, x)
-    if not is_real(array):
-        raise DTypeError(f"{name} has dtype {array.dtype}, expected real numbers (float64 … float8_e5m2)")
+    check_real(name, array)
     if array.dtype.itemsize > wanted.itemsize:
         raise DTypeError(f"{name} has dtype {array.dtype}, which {wanted} cannot hold exactly")
     with np.errstate(invalid="ignore"):  # some NumPy casts call a signalling NaN invalid; it is kept as NaN

@@ -7,7 +7,8 @@ For porters: two formulas; the derivations that use them are in `spec/bounds.md`
 Source: IEEE 754-2019 (formats, subnormal numbers); Higham 2002, sections 2.1 and 3.1 (u and γ).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from kvref.arrays import Array, dtype_of
-from kvref.errors import DTypeError, shown
+from kvref.errors import ArgumentError, DTypeError, shown
 
 
 @dataclass(frozen=True)
@@ -60,3 +61,14 @@ def gamma(count: Array | float, roundoff: float) -> Array:
     """
     total = np.asarray(count * roundoff, np.float64)
     return np.where(total < 1, total / np.where(total < 1, 1 - total, 1.0), np.inf)
+
+
+def check_fields(record: Mapping[str, Any], kind: type) -> None:
+    """Check that a flat record of an arithmetic names fields of its kind alone.
+
+    Raises: ArgumentError.
+    """
+    known = [field.name for field in fields(kind)]
+    unknown = sorted(set(record) - set(known), key=str)
+    if unknown:
+        raise ArgumentError(f"arithmetic has {shown(unknown[0])}, expected names among {', '.join(known)}")

@@ -9,14 +9,15 @@ Source: IEEE 754-2019 (formats, subnormal numbers); Higham 2002, sections 2.1 an
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from numpy.typing import ArrayLike
 
-from kvref.arrays import as_array, check_count, check_flag, check_scalar, dtype_name, is_real
-from kvref.errors import ArgumentError, DTypeError, shown
+from kvref.arrays import as_array, check_count, check_flag, check_real, check_scalar, dtype_name
+from kvref.errors import ArgumentError, shown
 from kvref.roundings import Format as Format
+from kvref.roundings import check_fields
 from kvref.roundings import gamma as gamma
 
 #: The name that stands for "the dtype of q".
@@ -116,12 +117,7 @@ class Arithmetic:
 
         Raises: ArgumentError if a name is unknown or a value impossible; DTypeError if a dtype is unknown.
         """
-        known = [field.name for field in fields(Arithmetic)]
-        unknown = sorted(set(record) - set(known), key=str)
-        if unknown:
-            raise ArgumentError(
-                f"arithmetic has {shown(unknown[0])}, expected names among {', '.join(known)}"
-            )
+        check_fields(record, Arithmetic)
         for name in set(_FORMATS) & set(record):
             if not isinstance(record[name], str) and not (name in ("query", "key") and record[name] is None):
                 raise ArgumentError(
@@ -138,8 +134,7 @@ def resolved(arithmetic: Arithmetic, name: str, x: ArrayLike) -> Arithmetic:
     if not isinstance(arithmetic, Arithmetic):
         raise ArgumentError(f"arithmetic = {shown(arithmetic)}, expected an Arithmetic")
     array = as_array(name, x)
-    if not is_real(array):
-        raise DTypeError(f"{name} has dtype {array.dtype}, expected real numbers (float64 … float8_e5m2)")
+    check_real(name, array)
     return arithmetic.resolve(dtype_name(array))
 
 

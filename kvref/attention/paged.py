@@ -18,7 +18,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, as_array, as_indices, check_shape, is_real, narrow, widen
+from kvref.arrays import Array, as_array, as_indices, check_real, check_shape, narrow, widen
 from kvref.attention.batch import Batch
 from kvref.attention.dense import attend, check_query_heads
 from kvref.attention.masks import VariantArgs
@@ -152,8 +152,7 @@ def check_cache(k_cache: Array, v_cache: Array) -> None:
     check_shape("v_cache", v_cache, [*k_cache.shape[:3], "head_dim"])
     check_block_size("k_cache", k_cache)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        if not is_real(cache):
-            raise DTypeError(f"{name} has dtype {cache.dtype}, expected real numbers (float64 … float8_e5m2)")
+        check_real(name, cache)
 
 
 def check_block_size(name: str, cache: Array) -> None:

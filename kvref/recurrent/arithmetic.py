@@ -9,14 +9,14 @@ Source: the places where public kernels round: flash-linear-attention, mamba_ssm
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from numpy.typing import ArrayLike
 
-from kvref.arrays import as_array, check_count, check_flag, check_scalar, check_word, dtype_name, is_real
-from kvref.errors import ArgumentError, DTypeError, shown
-from kvref.roundings import Format
+from kvref.arrays import as_array, check_count, check_flag, check_real, check_scalar, check_word, dtype_name
+from kvref.errors import ArgumentError, shown
+from kvref.roundings import Format, check_fields
 
 #: What tensor cores make of float32 operands: the range of float32 with 11 significant bits.
 TENSORFLOAT32 = "tensorfloat32"
@@ -106,12 +106,7 @@ class ScanArithmetic:
 
         Raises: ArgumentError if a name is unknown or a value impossible; DTypeError if a dtype is unknown.
         """
-        known = [field.name for field in fields(ScanArithmetic)]
-        unknown = sorted(set(record) - set(known), key=str)
-        if unknown:
-            raise ArgumentError(
-                f"arithmetic has {shown(unknown[0])}, expected names among {', '.join(known)}"
-            )
+        check_fields(record, ScanArithmetic)
         return ScanArithmetic(**record)
 
 
@@ -123,6 +118,5 @@ def resolved_scan(arithmetic: ScanArithmetic, name: str, x: ArrayLike) -> ScanAr
     if not isinstance(arithmetic, ScanArithmetic):
         raise ArgumentError(f"arithmetic = {shown(arithmetic)}, expected a ScanArithmetic")
     array = as_array(name, x)
-    if not is_real(array):
-        raise DTypeError(f"{name} has dtype {array.dtype}, expected real numbers (float64 … float8_e5m2)")
+    check_real(name, array)
     return arithmetic.resolve(dtype_name(array))

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, check_flag, check_scalar
+from kvref.arrays import Array, check_count, check_flag, check_scalar
 from kvref.errors import ShapeError
 from kvref.recurrent.chunks import solve_unit_lower, sums_from_start, sums_to_end
 from kvref.recurrent.gates import l2norm
@@ -32,6 +32,9 @@ from kvref.recurrent.scan import Requests, Scan, check_range, take
 
 #: Largest write strength: up to 1 the state moves towards the value, up to 2 it may overshoot.
 STRENGTHS = {False: 1.0, True: 2.0}
+
+#: The axes of one request's state, for messages.
+STATE_AXES = "num_v_heads, head_k_dim, head_v_dim"
 
 #: x [n, H, c, K], k [H, c, K], g [H, c, 1 or K] -> Σ_d x_id k_jd d_ij,d for j ≤ i, and 0 above, [n, H, c, c].
 Products = Callable[[Array, Array, Array], Array]
@@ -88,6 +91,25 @@ def tokens_of(
     q = q * q.dtype.type(factor)
     q, k = np.repeat(q, group, axis=1), np.repeat(k, group, axis=1)  # value head h reads key head h // group
     return Tokens(q, k, v, g if channel_decay else g[..., None], beta)
+
+
+def scan_tokens(
+    tokens: Tokens,
+    query_start_loc: ArrayLike,
+    initial_state: ArrayLike | None,
+    chunk_size: int | None,
+    products: Products,
+) -> Scan:
+    """Scan a ragged batch token by token, or in chunks whose products of keys a rule says.
+
+    Raises: ShapeError, DTypeError, LengthError, StateError, ArgumentError.
+    """
+    requests = Requests.of(query_start_loc, tokens.v.shape[0])
+    state = requests.state(initial_state, tokens.state_shape, STATE_AXES, tokens.v.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if chunk_size is None:
+            return by_token(tokens, requests, state)
+        return by_chunk(tokens, requests, state, check_count("chunk_size", chunk_size), products)
 
 
 def by_token(tokens: Tokens, requests: Requests, state: Array) -> Scan:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, check_count
+from kvref.arrays import Array
 from kvref.recurrent.chunks import FEW, segment_sums, sums_from_start, sums_to_end
-from kvref.recurrent.delta import by_chunk, by_token, tokens_of
-from kvref.recurrent.scan import Requests, Scan
+from kvref.recurrent.delta import scan_tokens, tokens_of
+from kvref.recurrent.scan import Scan
 
 
 def kimi_delta_attention(
@@ -52,13 +52,7 @@ def kimi_delta_attention(
         negative_eigenvalues=negative_eigenvalues,
         dtype=dtype,
     )  # fmt: skip
-    requests = Requests.of(query_start_loc, tokens.v.shape[0])
-    axes = "num_v_heads, head_k_dim, head_v_dim"
-    state = requests.state(initial_state, tokens.state_shape, axes, tokens.v.dtype)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if chunk_size is None:
-            return by_token(tokens, requests, state)
-        return by_chunk(tokens, requests, state, check_count("chunk_size", chunk_size), channel_products)
+    return scan_tokens(tokens, query_start_loc, initial_state, chunk_size, channel_products)
 
 
 def channel_products(x: Array, k: Array, g: Array) -> Array:

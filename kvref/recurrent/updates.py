@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvref.arrays import Array, as_array, as_indices, check_array, is_real, narrow, widen
+from kvref.arrays import Array, as_array, as_indices, check_array, check_real, narrow, widen
 from kvref.errors import DTypeError, ShapeError, StateError
 from kvref.recurrent.conv import causal_conv
+from kvref.recurrent.delta import STATE_AXES
 from kvref.recurrent.gated_delta import gated_delta_rule
 from kvref.recurrent.kda import kimi_delta_attention
 from kvref.recurrent.mamba import selective_scan
@@ -127,9 +128,8 @@ def gated_delta_rule_update(
     head_k_dim, head_v_dim]. Returns and raises: as `causal_conv_update`.
     """
     options = {"scale": scale, "qk_l2norm": qk_l2norm, "negative_eigenvalues": negative_eigenvalues}
-    pool = (state, _delta_shape(k, v), "num_v_heads, head_k_dim, head_v_dim")
     rows = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
-    return _update(gated_delta_rule, rows, {}, {**options, "dtype": dtype}, pool, state_indices)
+    return _delta_update(gated_delta_rule, rows, {**options, "dtype": dtype}, state, state_indices)
 
 
 def kimi_delta_attention_update(
@@ -151,9 +151,21 @@ def kimi_delta_attention_update(
     Shapes: g [num_requests, num_v_heads, head_k_dim]; the rest as `gated_delta_rule_update`.
     """
     options = {"scale": scale, "qk_l2norm": qk_l2norm, "negative_eigenvalues": negative_eigenvalues}
-    pool = (state, _delta_shape(k, v), "num_v_heads, head_k_dim, head_v_dim")
     rows = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
-    return _update(kimi_delta_attention, rows, {}, {**options, "dtype": dtype}, pool, state_indices)
+    return _delta_update(kimi_delta_attention, rows, {**options, "dtype": dtype}, state, state_indices)
+
+
+def _delta_update(
+    scan: Callable[..., Scan],
+    rows: Mapping[str, ArrayLike],
+    options: Mapping[str, Any],
+    state: Array,
+    state_indices: ArrayLike,
+) -> Array:
+    """Take one step of a delta rule: a slot has value heads, the width of keys, the width of values."""
+    keys, values = as_array("k", rows["k"]).shape, as_array("v", rows["v"]).shape
+    shape = (*values[1:2], *keys[2:3], *values[2:3])
+    return _update(scan, rows, {}, options, (state, shape, STATE_AXES), state_indices)
 
 
 def _update(
@@ -198,8 +210,7 @@ def check_slots(
     Raises: ShapeError, DTypeError, StateError (KV-RNN-025 update-touches-own-slots).
     """
     check_array("state", state)
-    if not is_real(state):
-        raise DTypeError(f"state has dtype {state.dtype}, expected real numbers (float64 … float8_e5m2)")
+    check_real("state", state)
     num_slots = state.shape[0] if state.ndim else 0
     check_state_shape("state", state, (num_slots, *shape), f"[num_state_slots, {axes}]")
     if not state.flags.writeable:
@@ -230,9 +241,3 @@ def _rows_of(given: Mapping[str, Array]) -> int:
         if other.ndim == 0 or other.shape[0] != x.shape[0]:
             raise ShapeError(f"{name} has shape {list(other.shape)}, expected {len(x)} rows, as {first} has")
     return int(x.shape[0])
-
-
-def _delta_shape(k: ArrayLike, v: ArrayLike) -> tuple[int, ...]:
-    """Return the shape of a slot of a delta rule: value heads, the width of keys, the width of values."""
-    keys, values = as_array("k", k).shape, as_array("v", v).shape
-    return (*values[1:2], *keys[2:3], *values[2:3])

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from kvref.arrays import Array, as_indices, check_count, dtype_name, is_real
+from kvref.arrays import Array, as_indices, check_count, check_real, dtype_name
 from kvref.attention.arithmetic import Arithmetic
 from kvref.attention.masks import VariantArgs
 from kvref.errors import ArgumentError, DTypeError, ShapeError
@@ -78,8 +78,7 @@ def lengths(query_start_loc: Any, seq_lens: Any) -> tuple[Array, Array]:
 def facts_of(arithmetic: Arithmetic | None, out: Any) -> Arithmetic:
     """Return the arithmetic to hold an output to; undeclared, the result is rounded to its own dtype."""
     found = as_numpy(out)
-    if not is_real(found):
-        raise DTypeError(f"out has dtype {found.dtype}, expected real numbers (float64 … float8_e5m2)")
+    check_real("out", found)
     return replace(Arithmetic(), output=dtype_name(found)) if arithmetic is None else arithmetic
 
 

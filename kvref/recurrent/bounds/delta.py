@@ -21,7 +21,7 @@ from kvref.recurrent.bounds.delta_chunk import by_chunk_error
 from kvref.recurrent.bounds.delta_costs import Costs
 from kvref.recurrent.bounds.delta_tokens import by_token_error
 from kvref.recurrent.bounds.elementwise import finished, with_reference
-from kvref.recurrent.delta import Products, Tokens, tokens_of
+from kvref.recurrent.delta import STATE_AXES, Products, Tokens, tokens_of
 from kvref.recurrent.gated_delta import decayed_products, gated_delta_rule
 from kvref.recurrent.kda import channel_products, kimi_delta_attention
 from kvref.recurrent.scan import Requests, Scan
@@ -63,9 +63,7 @@ def delta_bound(
     requests = Requests.of(query_start_loc, tokens.v.shape[0])
     given = as_array("q", q), as_array("k", k)
     costs = Costs.of(facts, *given, qk_l2norm=qk_l2norm, channel_decay=channel_decay)
-    states = requests.state(
-        initial_state, tokens.state_shape, "num_v_heads, head_k_dim, head_v_dim", np.float64
-    )
+    states = requests.state(initial_state, tokens.state_shape, STATE_AXES, np.float64)
     products = channel_products if channel_decay else decayed_products
     out, state = np.zeros_like(exact.out), np.zeros_like(exact.state)
     with np.errstate(all="ignore"):
