@@ -15,6 +15,7 @@ from kvref.memory.namespace import Namespace, Span
 from kvref.memory.prefix_cache import PrefixCache
 from kvref.memory.profiles import PROFILES
 from kvref.memory.radix_cache import RadixCache
+from kvref.memory.snapshot_cache import SnapshotCache
 from kvref.sanitizer import kv_event_kinds as kinds
 from kvref.sanitizer.mirror import Mirror
 from kvref_conformance.claims import Claims
@@ -27,28 +28,10 @@ NODES = replace(PROFILES["sglang"], name="nodes", split="keeps")
 BY_NODE = {"lru_node": NODES, "lru_node_renewed": PROFILES["sglang"]}
 
 
-class CacheOfReference:
-    """Either cache under the names of the contract."""
+class RequestsOfReference:
+    """What all caches of the reference have under the names of the contract."""
 
-    def __init__(self, cache: PrefixCache | RadixCache) -> None:
-        self._cache = cache
-
-    def admit(
-        self, request: int, tokens: Sequence[int], max_new_tokens: int, **given: Any
-    ) -> tuple[int, list[int]]:
-        """Begin a request."""
-        admission = self._cache.admit(
-            request, tokens, namespace=namespace_of(given), max_new_tokens=max_new_tokens
-        )
-        return admission.num_cached_tokens, admission.slots
-
-    def extend(self, request: int, tokens: Sequence[int], max_new_tokens: int) -> list[int]:
-        """Let tokens join a request."""
-        return self._cache.extend(request, tokens, max_new_tokens=max_new_tokens)
-
-    def commit(self, request: int) -> None:
-        """Let what is scheduled be computed."""
-        self._cache.commit(request)
+    _cache: PrefixCache | RadixCache | SnapshotCache
 
     def slots(self, request: int) -> list[int]:
         """Return the slots of all scheduled tokens."""
@@ -69,6 +52,32 @@ class CacheOfReference:
     def reset(self) -> None:
         """Forget everything."""
         self._cache.reset()
+
+
+class CacheOfReference(RequestsOfReference):
+    """Either prefix cache under the names of the contract."""
+
+    _cache: PrefixCache | RadixCache
+
+    def __init__(self, cache: PrefixCache | RadixCache) -> None:
+        self._cache = cache
+
+    def admit(
+        self, request: int, tokens: Sequence[int], max_new_tokens: int, **given: Any
+    ) -> tuple[int, list[int]]:
+        """Begin a request."""
+        admission = self._cache.admit(
+            request, tokens, namespace=namespace_of(given), max_new_tokens=max_new_tokens
+        )
+        return admission.num_cached_tokens, admission.slots
+
+    def extend(self, request: int, tokens: Sequence[int], max_new_tokens: int) -> list[int]:
+        """Let tokens join a request."""
+        return self._cache.extend(request, tokens, max_new_tokens=max_new_tokens)
+
+    def commit(self, request: int) -> None:
+        """Let what is scheduled be computed."""
+        self._cache.commit(request)
 
 
 class ReferencePrefixCache(CacheOfReference):

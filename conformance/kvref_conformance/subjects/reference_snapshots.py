@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvref.memory.snapshot_cache import SnapshotCache
-from kvref_conformance.subjects.reference_prefix import namespace_of
+from kvref_conformance.subjects.reference_prefix import RequestsOfReference, namespace_of
 
 
-class ReferenceSnapshotCache:
+class ReferenceSnapshotCache(RequestsOfReference):
     """`SnapshotCache`, canonical."""
+
+    _cache: SnapshotCache
 
     def __init__(
         self, num_blocks: int, block_size: int, num_states: int, snapshot_interval: int, window: int = 0
@@ -30,26 +32,6 @@ class ReferenceSnapshotCache:
         """Let a step be computed."""
         self._cache.commit(request, num_accepted=num_accepted)
 
-    def slots(self, request: int) -> list[int]:
-        """Return the slots of all scheduled tokens."""
-        return self._cache.slots(request)
-
-    def finish(self, request: int) -> None:
-        """End a request."""
-        self._cache.finish(request)
-
-    def abort(self, request: int) -> None:
-        """End a request in the middle."""
-        self._cache.abort(request)
-
-    def num_free(self) -> int:
-        """Count the blocks that can be had."""
-        return self._cache.num_free
-
     def num_free_states(self) -> int:
         """Count the state slots that can be had."""
         return self._cache.num_free_states
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self._cache.reset()

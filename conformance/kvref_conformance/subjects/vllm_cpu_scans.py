@@ -15,6 +15,7 @@ from typing import Any
 
 from kvref.recurrent.arithmetic import ScanArithmetic
 from kvref_conformance.claims import Claims
+from kvref_conformance.subjects.ragged import for_each_channel
 
 try:
     import torch
@@ -136,13 +137,7 @@ class VllmCpuMamba:
         self, x: Any, dt: Any, A: Any, B: Any, C: Any, state: Any, *, state_indices: Any, **variant: Any
     ) -> Any:
         """Advance one token of each request, what a head has repeated for its channels."""
-        width, state_dim = x.shape[2], B.shape[2]
-        wide = {
-            name: value[:, None].expand(-1, width) if name in ("D", "dt_bias") else value
-            for name, value in variant.items()
-        }
-        rates = A[:, None, None].expand(-1, width, state_dim)
-        dt = dt[:, :, None].expand(-1, -1, width)
+        dt, rates, wide = for_each_channel(x.shape[2], B.shape[2], dt, A, variant)
         return _advanced(state, x, dt, rates, B, C, state_indices, **wide)
 
     def selective_state_update(

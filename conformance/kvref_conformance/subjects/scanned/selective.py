@@ -13,38 +13,16 @@ class Selective(Steps):
     """State [num_channels, state_dim]; keep and add are [num_tokens, num_channels, state_dim]."""
 
     def selective_scan(
-        self,
-        x: Array,
-        dt: Array,
-        A: Array,
-        B: Array,
-        C: Array,
-        *,
-        query_start_loc: Array,
-        initial_state: Array,
-        has_initial_state: Array | None = None,
-        **extras: Any,
+        self, x: Array, dt: Array, A: Array, B: Array, C: Array, **options: Any
     ) -> tuple[Array, Array]:
         """Scan every request."""
-        more = Extras(**extras)
-
-        def advance(rows: slice, state: Array) -> tuple[Array, Array]:
-            size = self.step_size(dt[rows], more)
-            return self.selective_rows(x[rows].astype(WORK), size, A, B[rows], C[rows], state, more, rows)
-
-        return self.scanned(np.empty_like(x), query_start_loc, initial_state, has_initial_state, advance)
+        return self.mamba_scan(self.selective_rows, x, dt, A, B, C, **options)
 
     def selective_state_update(
         self, x: Array, dt: Array, A: Array, B: Array, C: Array, state: Array, **options: Any
     ) -> Array:
         """Advance one token of each request."""
-        indices, more = options.pop("state_indices"), Extras(**options)
-
-        def advance(rows: slice, own: Array) -> tuple[Array, Array]:
-            size = self.step_size_of_update(dt[rows], more)
-            return self.selective_rows(x[rows].astype(WORK), size, A, B[rows], C[rows], own, more, rows)
-
-        return self.updated(np.empty_like(x), state, indices, advance)
+        return self.mamba_update(self.selective_rows, x, dt, A, B, C, state, **options)
 
     def selective_rows(
         self,

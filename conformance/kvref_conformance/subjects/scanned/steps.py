@@ -1,6 +1,8 @@
 """What Mamba makes of dt before it is used, and of an output before it leaves: the same in every form."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,8 +21,57 @@ class Extras:
     dt_limit: Array | None = None
 
 
+#: Scans consecutive tokens of one request: x, step sizes, A, B, C, the state before, extras, their rows.
+Rows = Callable[[Array, Array, Array, Array, Array, Array, Extras, slice], tuple[Array, Array]]
+
+
 class Steps(Ragged):
-    """Step sizes, skip and gate."""
+    """Step sizes, skip and gate, and how either Mamba goes through a batch."""
+
+    def mamba_scan(
+        self,
+        scan: Rows,
+        x: Array,
+        dt: Array,
+        A: Array,
+        B: Array,
+        C: Array,
+        *,
+        query_start_loc: Array,
+        initial_state: Array,
+        has_initial_state: Array | None = None,
+        **extras: Any,
+    ) -> tuple[Array, Array]:
+        """Scan every request, some consecutive tokens at a time."""
+        more = Extras(**extras)
+
+        def advance(rows: slice, state: Array) -> tuple[Array, Array]:
+            size = self.step_size(dt[rows], more)
+            return scan(x[rows].astype(WORK), size, A, B[rows], C[rows], state, more, rows)
+
+        return self.scanned(np.empty_like(x), query_start_loc, initial_state, has_initial_state, advance)
+
+    def mamba_update(
+        self,
+        scan: Rows,
+        x: Array,
+        dt: Array,
+        A: Array,
+        B: Array,
+        C: Array,
+        state: Array,
+        *,
+        state_indices: Array,
+        **extras: Any,
+    ) -> Array:
+        """Advance one token of each request."""
+        more = Extras(**extras)
+
+        def advance(rows: slice, own: Array) -> tuple[Array, Array]:
+            size = self.step_size_of_update(dt[rows], more)
+            return scan(x[rows].astype(WORK), size, A, B[rows], C[rows], own, more, rows)
+
+        return self.updated(np.empty_like(x), state, state_indices, advance)
 
     def step_size(self, dt: Array, extras: Extras) -> Array:
         """Return dt as the recurrence uses it: bias, then softplus, then the limits."""
