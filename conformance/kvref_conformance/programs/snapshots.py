@@ -44,15 +44,11 @@ STEPS = {
     for least, most, names in (
         (3, 65, "admit decode"),
         (4, 66, "part draft"),
-        (2, 2, "more accept"),
+        (2, 2, "more accept accept_beyond accept_negative draft_beyond draft_negative"),
         (1, 1, "commit finish abort again stranger huge"),
         (0, 0, "reset"),
     )
     for name in names.split()
-}
-#: The same of every step, those about drafts that must be refused included.
-EVERY_STEP = STEPS | {
-    f"{name}_{how}": (2, 2) for name in ("accept", "draft") for how in ("beyond", "negative")
 }
 
 
@@ -64,7 +60,7 @@ def interpreter(session: Session, case: Case, claims: Claims, log: Log) -> "Snap
 class Snapshots(RequestSteps):
     """Performs the steps of one program on one snapshot cache."""
 
-    steps = EVERY_STEP
+    steps = STEPS
     unknown = "KV-SNAP-021"
     cache: WatchedSnapshots
 
