@@ -4,6 +4,7 @@ A check builds problems, asks them through a trial, and states what must hold. T
 not hold ends the check with a `Violation`, which keeps the call and the answer for the diagnosis.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,10 +29,17 @@ class Violation(Exception):
     """Something a check states does not hold."""
 
     def __init__(
-        self, message: str, *, result: "Result | None" = None, detail: dict[str, Any] | None = None
+        self,
+        message: str,
+        *,
+        result: "Result | None" = None,
+        detail: dict[str, Any] | None = None,
+        requirement: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
+        self.requirement = requirement
+        """What does not hold, if it is not the requirement of the check."""
         self.result = result
         self.detail = detail or {}
 
@@ -72,6 +80,8 @@ class Trial:
     """Every operation on a manager, and what it gave."""
     sessions: list[Session] = field(default_factory=list)
     """Every manager that was opened: closed when the case has ended."""
+    is_in_force: Callable[[str], bool] = lambda requirement: True
+    """Says whether a requirement other than the check's own is asked of the subject."""
 
     @property
     def claims(self) -> Claims:

@@ -44,7 +44,7 @@ def diagnose_manager(check: Check, found: Evidence, claims: Claims) -> tuple[Mat
 def _same(exhibit: Exhibit, check: Check, found: Evidence, claims: Claims, observed: list[Any]) -> bool:
     """Say whether an exhibit fails the case, and shows one of the signs that were observed."""
     again = _outcome(exhibit.subject, check, found, claims)
-    if again is None or again.failure != found.failure:
+    if again is None or (again.requirement, again.failure) != (found.requirement, found.failure):
         return False
     return any(sign == other for sign, other in zip(observed, _signs(again, claims), strict=True) if sign)
 

@@ -46,7 +46,7 @@ def examine(
             continue
         found = evaluate(check, case, host, oracle)
         if found.status == "fail":
-            failing[check.requirement] = found
+            failing.setdefault(found.requirement, found)
     host.close()
     return Kills(tuple(sorted(failing)), tuple(sorted(examined)), tuple(failing.values()))
 

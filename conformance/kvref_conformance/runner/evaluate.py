@@ -25,6 +25,7 @@ class Evidence:
 
     requirement: str
     check: str
+    """The check that ran, or where its program broke another requirement, one of that."""
     case: Case
     status: Status
     message: str = ""
@@ -58,6 +59,7 @@ class Evidence:
 def evaluate(check: Check, case: Case, host: Host, oracle: Oracle) -> Evidence:
     """Run one check at one case; whatever the subject does ends in evidence."""
     trial = Trial(host, case, oracle)
+    trial.is_in_force = lambda requirement: _check_of(requirement, trial) is not None
     try:
         found = _found(check, case, trial)
     finally:
@@ -73,9 +75,10 @@ def _found(check: Check, case: Case, trial: Trial) -> Evidence:
             check.run(trial)
     except Violation as violation:
         result = violation.result
+        broken = _check_of(violation.requirement, trial) or check
         return Evidence(
-            check.requirement,
-            check.name,
+            broken.requirement,
+            broken.name,
             case,
             "fail",
             violation.message,
@@ -101,6 +104,13 @@ def _found(check: Check, case: Case, trial: Trial) -> Evidence:
     return Evidence(
         check.requirement, check.name, case, "pass", margin=trial.margin, unbounded=trial.unbounded
     )
+
+
+def _check_of(requirement: str, trial: Trial) -> Check | None:
+    """Return the check by which a requirement is asked of a subject that is asked this case, or None."""
+    verb, offered = trial.case.verb, trial.host.hello().verbs
+    asked = (c for c in all_checks() if c.requirement == requirement and c.applies(verb, trial.claims))
+    return next((check for check in asked if check.drives(verb, offered)), None)
 
 
 def plan(

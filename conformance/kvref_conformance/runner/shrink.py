@@ -70,11 +70,16 @@ def _shorter(check: Check, first: Evidence, host: Host, oracle: Oracle, honest: 
             found = evaluate(check, case, host, oracle)
         except Exception:  # as below
             return False
-        return found.status == "fail" and found.failure == first.failure and honest(check, case)
+        return _is_alike(found, first) and honest(check, case)
 
     case = _cut(first, fails, oracle) if first.failure else first.case
     small = shrink_program(case, fails, BUDGETS.get(first.failure, PROGRAMS))
     return first if small == first.case else evaluate(check, small, host, oracle)
+
+
+def _is_alike(found: Evidence, first: Evidence) -> bool:
+    """Say whether a case fails as another did: what it breaks, and how."""
+    return (found.status, found.requirement, found.failure) == ("fail", first.requirement, first.failure)
 
 
 def _cut(first: Evidence, fails: Callable[[Case], bool], oracle: Oracle) -> Case:
@@ -95,6 +100,6 @@ def _simpler(
             found = evaluate(check, case, host, oracle)
         except Exception:  # the check was not made for this case; that says nothing about the subject
             continue
-        if found.status == "fail" and found.failure == best.failure and honest(check, case):
+        if _is_alike(found, best) and honest(check, case):
             return found
     return None

@@ -32,7 +32,7 @@ class RefusalKeepsWhatItTook(ListAllocator):
     fault="F22 no progress",
     seen_in=("ggml-org/llama.cpp#23720",),
     breaks=("KV-BLOCK-003",),
-    may_also_break=("KV-BLOCK-002", "KV-BLOCK-006"),
+    may_also_break=("KV-BLOCK-002", "KV-BLOCK-006", "KV-BLOCK-007", "KV-BLOCK-009"),
     verbs=ALLOCATOR,
     program="rest 0; free 0 0; free 0 2; rest 1",
 )

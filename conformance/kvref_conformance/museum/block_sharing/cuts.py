@@ -103,7 +103,7 @@ class CutLengthens(ListTables):
     as_if="the tokens of a refused append were counted",
     fault="F20 failure as success",
     breaks=("KV-BLOCK-028",),
-    may_also_break=("KV-BLOCK-024",),
+    may_also_break=("KV-BLOCK-003", "KV-BLOCK-020", "KV-BLOCK-024"),
     verbs=TABLES,
     block_sizes=(4,),
     program="add 0; append 0 99; append 0 1",

@@ -39,7 +39,7 @@ class ForkNotCounted(ListTables):
     as_if="a fork was given copies of all blocks",
     fault="F08 accounting",
     breaks=("KV-BLOCK-023",),
-    may_also_break=("KV-BLOCK-004", "KV-BLOCK-021"),
+    may_also_break=("KV-BLOCK-003", "KV-BLOCK-004", "KV-BLOCK-021"),
     verbs=TABLES,
     block_sizes=(4,),
     program="add 0; append 0 1; fork 0 1",

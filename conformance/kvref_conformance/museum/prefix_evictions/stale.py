@@ -16,7 +16,7 @@ from kvref_conformance.subjects.lists.requests import Request
     fault="F04 stale entry",
     seen_in=("vllm-project/vllm#4761",),
     breaks=("KV-PREFIX-017",),
-    may_also_break=("KV-PREFIX-020", "KV-PREFIX-024"),
+    may_also_break=("KV-PREFIX-005", "KV-PREFIX-020", "KV-PREFIX-024"),
     verbs=CACHE,
     block_sizes=SIZES,
     program="admit 1 1 4; commit 1; finish 1; admit 2 2 21; abort 2; admit 3 1 5",

@@ -90,6 +90,7 @@ class CopiedBackAtABoundary(SnapshotLists):
     fault="F17 rollback",
     seen_in=("sgl-project/sglang#29349",),
     breaks=("KV-SNAP-015",),
+    may_also_break=("KV-SNAP-010",),
     verbs=SNAPSHOTS,
     block_sizes=SIZES,
     features=DRAFTS,
