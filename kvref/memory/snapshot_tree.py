@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kvref.arrays import check_count
-from kvref.errors import ArgumentError, OwnershipError
+from kvref.errors import ArgumentError, OwnershipError, shown
 from kvref.memory.ids import as_ids
 
 
@@ -97,9 +97,9 @@ class SnapshotTree:
     def match(self, tokens: Sequence[int]) -> StateMatch:
         """Find the deepest node with a state on the path of a prompt, and use its path now.
 
-        A path that ends inside a node splits it there.
+        A path that ends inside a node splits it there. Raises: ArgumentError if a token is no integer.
         """
-        last, known = self._walk(tokens)
+        last, known = self._walk(as_ids("tokens", tokens))
         best = self.root
         for node in last.path():
             best = best if node.state is None else node
@@ -133,7 +133,11 @@ class SnapshotTree:
         return StateInsertion(known, False)
 
     def lock(self, node: StateNode) -> None:
-        """Keep a node, all above it, and its own state until it is unlocked as often."""
+        """Keep a node, all above it, and its own state until it is unlocked as often.
+
+        Raises: ArgumentError if it is no node of the tree.
+        """
+        self._check_node(node)
         node.state_locks += node.state is not None
         for passed in node.path():
             passed.locks += 1
@@ -141,8 +145,9 @@ class SnapshotTree:
     def unlock(self, node: StateNode) -> None:
         """Take back one lock of a node.
 
-        Raises: OwnershipError if it is not locked.
+        Raises: OwnershipError if it is not locked; ArgumentError if it is no node of the tree.
         """
+        self._check_node(node)
         if node.parent and not node.locks:
             raise OwnershipError("node has 0 locks, expected at least 1")
         node.state_locks -= node.state is not None
@@ -189,6 +194,10 @@ class SnapshotTree:
         states = [node.state for node in found if node.state is not None]
         assert len(set(slots)) == len(slots), "a slot is owned twice"
         assert len(set(states)) == len(states), "a state is owned twice"
+
+    def _check_node(self, node: StateNode) -> None:
+        if node is not self.root and not (isinstance(node, StateNode) and node in self._nodes):
+            raise ArgumentError(f"node = {shown(node)}, expected a node of this tree")
 
     def _walk(self, tokens: Sequence[int], *, use: bool = False) -> tuple[StateNode, int]:
         """Return the last node that a prompt agrees with, split off if it must be, and how many tokens do."""

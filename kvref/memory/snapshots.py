@@ -19,6 +19,7 @@ Source: SGLang's list of states beside its list of blocks; vLLM's mamba blocks i
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from kvref.arrays import check_count
 from kvref.errors import OutOfStatesError
 from kvref.memory.blocks import BlockPool
 from kvref.memory.content import Content
@@ -40,7 +41,7 @@ class Snapshots:
     """
 
     def __init__(self, num_states: int, profile: Profile) -> None:
-        self._index: PrefixIndex[bytes] = PrefixIndex(num_states, profile)
+        self._index: PrefixIndex[bytes] = PrefixIndex(check_count("num_states", num_states), profile)
         self._needs: dict[int, frozenset[bytes]] = {}  # snapshot -> keys of the blocks it needs
 
     @property

@@ -12,17 +12,20 @@ in float32.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvref.arrays import Array, check_count, check_word, dtype_of, is_index, narrow, widen
-from kvref.errors import ArgumentError, ShapeError, StateError, shown
+from kvref.arrays import DTYPES, Array, check_count, check_word, dtype_of, is_index, narrow, widen
+from kvref.errors import ArgumentError, DTypeError, ShapeError, StateError, shown
+from kvref.memory.ids import as_ids
 from kvref.recurrent.layouts import CANONICAL, STATE_LAYOUTS, convert_state
 from kvref.recurrent.sizes import StateShape
 
 #: The slot of nobody: it reads as zeros.
 ZEROS = -1
+#: What a part may be kept in.
+FLOATS = tuple(name for name in DTYPES if name.startswith(("float", "bfloat")))
 
 
 class LayerState(NamedTuple):
@@ -36,7 +39,8 @@ class StateArrays:
     """The states of `layers`, in slots 0 to num_states − 1, which hold poison until they are written.
 
     `recurrent_layout` is how the recurrent part lies in the arrays; what is read and written is `key_value`.
-    Raises: ArgumentError if there is no layer, a number is no count or the layout has no name; DTypeError.
+    Raises: ArgumentError if there is no layer, a number is no count or the layout has no name; DTypeError if
+    a dtype has no name, or is of whole numbers, which hold no poison.
     """
 
     def __init__(
@@ -49,16 +53,14 @@ class StateArrays:
         recurrent_layout: str = CANONICAL,
     ) -> None:
         self.num_states = check_count("num_states", num_states)
-        self.layers = tuple(layers)
-        if not self.layers or not all(isinstance(layer, StateShape) for layer in self.layers):
-            raise ArgumentError(f"layers = {shown(layers)}, expected at least one StateShape")
+        self.layers = _checked_layers(layers)
+        kinds = _float_of("recurrent_dtype", recurrent_dtype), _float_of("conv_dtype", conv_dtype)
         self.layout = check_word("recurrent_layout", recurrent_layout, STATE_LAYOUTS)
         self.recurrent = [
-            np.empty((num_states, *self._stored(layer.recurrent)), dtype_of(recurrent_dtype))
-            for layer in self.layers
+            np.empty((self.num_states, *self._stored(layer.recurrent)), kinds[0]) for layer in self.layers
         ]
-        self.conv = [np.empty((num_states, *layer.conv), dtype_of(conv_dtype)) for layer in self.layers]
-        self.poison(range(num_states))
+        self.conv = [np.empty((self.num_states, *layer.conv), kinds[1]) for layer in self.layers]
+        self.poison(range(self.num_states))
 
     @property
     def recurrent_bytes(self) -> int:
@@ -73,7 +75,8 @@ class StateArrays:
     def gather(self, layer: int, slots: Sequence[int]) -> LayerState:
         """Read the states of a layer, widened exactly; slot −1 reads as zeros.
 
-        Raises: ArgumentError if there is no such layer; StateError if there is no such slot.
+        Raises: ArgumentError if there is no such layer or a slot is no integer; StateError if there is no
+        such slot.
         """
         at, rows = self._layer(layer), self._slots("slots", slots, ZEROS)
         parts = []
@@ -87,8 +90,8 @@ class StateArrays:
         """Write the states of a layer, each number rounded once.
 
         Shapes: as `gather` returns them.
-        Raises: ShapeError; ArgumentError if there is no such layer; StateError if a slot is not there or is
-        named twice. Nothing has changed then.
+        Raises: ShapeError; ArgumentError if there is no such layer or a slot is no integer; StateError if a
+        slot is not there or is named twice. Nothing has changed then.
         """
         at, rows = self._layer(layer), self._slots("slots", slots, 0)
         if len(set(rows)) < len(rows):
@@ -110,7 +113,7 @@ class StateArrays:
     def copy(self, source: int, target: int) -> None:
         """Copy a whole state, both parts of all layers, bit by bit; source −1 writes zeros.
 
-        Raises: StateError if a slot is not there.
+        Raises: StateError if a slot is not there; ArgumentError if it is no integer.
         """
         (old,), (new,) = self._slots("source", [source], ZEROS), self._slots("target", [target], 0)
         for array in (*self.recurrent, *self.conv):
@@ -119,7 +122,7 @@ class StateArrays:
     def poison(self, slots: Sequence[int]) -> None:
         """Fill states with NaN: whoever reads one that nobody wrote shows it.
 
-        Raises: StateError if a slot is not there.
+        Raises: StateError if a slot is not there; ArgumentError if it is no integer.
         """
         rows = self._slots("slots", slots, 0)
         for array in (*self.recurrent, *self.conv):
@@ -137,10 +140,31 @@ class StateArrays:
         return int(layer)
 
     def _slots(self, name: str, slots: Sequence[int], least: int) -> list[int]:
-        rows = list(slots)
+        rows = as_ids(name, slots)
         for slot in rows:
-            if not (is_index(slot, self.num_states) or (type(slot) is int and slot == least == ZEROS)):
+            if not least <= slot < self.num_states:
                 raise StateError(
                     f"{name} names slot {shown(slot)}, expected {least} to {self.num_states - 1}"
                 )
         return rows
+
+
+def _checked_layers(layers: Any) -> tuple[StateShape, ...]:
+    """Return the shapes of the layers' states.
+
+    Raises: ArgumentError.
+    """
+    found = tuple(layers) if isinstance(layers, list | tuple) else ()
+    if not found or not all(isinstance(layer, StateShape) for layer in found):
+        raise ArgumentError(f"layers = {shown(layers)}, expected a list of at least one StateShape")
+    return found
+
+
+def _float_of(name: str, dtype: Any) -> np.dtype[Any]:
+    """Return a dtype of real numbers, given its name.
+
+    Raises: DTypeError.
+    """
+    if not isinstance(dtype, str) or dtype not in FLOATS:
+        raise DTypeError(f"{name} = {shown(dtype)}, expected one of {', '.join(FLOATS)}")
+    return dtype_of(dtype)
