@@ -43,6 +43,8 @@ def ratio_of(keys: Keys, kind: str) -> int:
     word, default = _RATES[kind]
     legacy = keys.count(f"compress_rate_{kind}")
     rates = keys.inside("compress_rates")
+    if rates is not None:
+        rates.passed(*(of for of, _ in _RATES.values()))
     if legacy is not None:
         return legacy
     return (keys if rates is None else rates).needed(word, default=default)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kvref.errors import ConfigError, shown
+from kvref.planning.config_keys import MAX_DEPTH
 
 #: A config is short. The largest known here has 0.2 MB, a block for each of 80 layers.
-MAX_BYTES, MAX_DEPTH = 4 * 2**20, 32
+MAX_BYTES = 4 * 2**20
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from kvref.errors import ConfigError, shown
-from kvref.planning.indifferent_keys import may_decide
+from kvref.planning.indifferent_keys import may_decide, of_other_things
 
 #: Bounds of what a config may say; beyond them it is a mistake, and no list is made of it.
 MAX_LAYERS, MAX_HEADS, MAX_WIDTH, MAX_LENGTH = 4096, 2**16, 2**20, 2**40
+#: Objects within objects.
+MAX_DEPTH = 32
 
 
 class Keys:
@@ -27,10 +29,14 @@ class Keys:
         self.path = path
         self.warnings = [] if warnings is None else warnings
         self._read: set[str] = set()
+        self._parts: dict[str, Keys] = {}
+        self._depth = 0
+        self.defaults: Mapping[str, int] = {}
+        """What the class says of keys that are not there. One that is null is there, and says that."""
 
     def __contains__(self, name: str) -> bool:
-        """Say whether a key is there and not null."""
-        return self.config.get(name) is not None
+        """Say whether a key is there and not null, or its class has a default."""
+        return self.config.get(name, self.defaults.get(name)) is not None
 
     def get(self, name: str) -> Any:
         """Return a value as it is, or None; the key counts as read."""
@@ -40,10 +46,13 @@ class Keys:
     def spelled(self, *names: str) -> tuple[str, Any]:
         """Return the first of several spellings that is there, with its value; ("", None) if none is.
 
+        What only the class says is a warning.
         Raises: ConfigError if two of them are there and differ.
         """
-        found = [(name, self.get(name)) for name in names if name in self]
+        found = [(name, self.get(name)) for name in names if self.config.get(name) is not None]
         self._read.update(names)
+        if not any(name in self.config for name in names):
+            found = [(name, self._default(name)) for name in names if name in self.defaults][:1]
         for name, value in found[1:]:
             if value != found[0][1]:
                 first = found[0][0]
@@ -88,6 +97,8 @@ class Keys:
         Raises: ConfigError.
         """
         value = self.get(name)
+        if name not in self.config and name in self.defaults:
+            return bool(self._default(name))
         if value is not None and type(value) is not bool:
             self.refuse(name, "true or false", found=value)
         return value
@@ -137,14 +148,24 @@ class Keys:
         value = self.get(name)
         if value is None:
             return None
+        return self.part(name, value)
+
+    def part(self, name: str, value: Any) -> "Keys":
+        """Return the keys of an object that stands under a name; they are judged with these.
+
+        Asked for twice, it is the same object, and remembers what was read before.
+        Raises: ConfigError if it is no object.
+        """
         if not isinstance(value, Mapping):
             self.refuse(name, "an object", found=value)
-        return Keys(value, f"{self.path}{name}.", self.warnings)
+        found = self._parts.setdefault(name, Keys(value, f"{self.path}{name}.", self.warnings))
+        found._depth = self._depth + 1
+        return found
 
-    def replaced(self, values: Mapping[str, Any], where: str) -> "Keys":
+    def replaced(self, values: Mapping[str, Any], where: str = "") -> "Keys":
         """Return the same keys with a few of them replaced; what is read there counts as read here."""
         changed = Keys({**self.config, **values}, f"{self.path}{where}", self.warnings)
-        changed._read = self._read
+        changed._read, changed._parts, changed.defaults = self._read, self._parts, self.defaults
         return changed
 
     def passed(self, *names: str) -> None:
@@ -155,6 +176,11 @@ class Keys:
         """Note what was decided by a default."""
         if what not in self.warnings:
             self.warnings.append(what)
+
+    def _default(self, name: str) -> int:
+        value = self.defaults[name]
+        self.warn(f"{self.path}{name} is absent: {value} is the default of the class")
+        return value
 
     def refuse(self, name: str, expected: str, *, found: Any = None) -> NoReturn:
         """Raise a ConfigError that names the key, what was found there, and what was expected."""
@@ -168,10 +194,13 @@ class Keys:
         )
 
     def refuse_unread(self, ignored: frozenset[str] = frozenset()) -> None:
-        """Refuse the first key that was not read and reads as if it decided what is cached.
+        """Refuse the first key that was not read and reads as if it decided what is cached, at every depth.
 
         Raises: ConfigError.
         """
+        if self._depth > MAX_DEPTH:
+            raise ConfigError(f"{self.path[:60]}… is nested deeper than {MAX_DEPTH}, expected a config "
+                              "(KV-SIZE-017 absurd-config-refused)")  # fmt: skip
         for name, value in self.config.items():
             if not isinstance(name, str):
                 raise ConfigError(f"{self.path}{shown(name)} is a key, expected keys that are texts")
@@ -182,3 +211,7 @@ class Keys:
                     f"{self.path}{name} = {shown(value)} is a key that may decide what is cached, and kvref "
                     "does not know how, expected a key it knows (KV-SIZE-013 undecided-key-refused)"
                 )
+            if isinstance(value, Mapping) and not of_other_things(name):
+                self.part(name, value)
+        for part in self._parts.values():
+            part.refuse_unread(ignored)

@@ -93,17 +93,11 @@ def _with_attention(keys: Keys) -> Keys:
     inner = keys.config.get("attn_config")
     if not isinstance(inner, Mapping):
         return keys
-    merged = Keys({**inner, **keys.config}, keys.path, keys.warnings)
+    merged = keys.replaced({**inner, **keys.config})
     merged.passed("attn_config")
     kind = merged.word("attn_type")
     if kind not in (None, "multihead_attention", "multiquery_attention", "grouped_query_attention"):
         merged.refuse("attn_type", "multihead_attention, multiquery_attention or grouped_query_attention")
     if kind == "multiquery_attention":
-        return _renamed(merged, {"kv_n_heads": 1})
+        return merged.replaced({"kv_n_heads": 1})
     return merged
-
-
-def _renamed(keys: Keys, more: dict[str, Any]) -> Keys:
-    changed = Keys({**keys.config, **more}, keys.path, keys.warnings)
-    changed.passed("attn_config", "attn_type")
-    return changed

@@ -134,7 +134,8 @@ def kv_heads(keys: Keys, family: Family | None) -> int:
                 _KV_HEADS[0], "a whole number: model_type is not one that kvref knows", found="missing"
             )
         if not family.many_heads:
-            keys.warn(f"{keys.path}{_KV_HEADS[0]} is absent: as many as query heads, {heads}")
+            said = "null" if _KV_HEADS[0] in keys.config else "absent"
+            keys.warn(f"{keys.path}{_KV_HEADS[0]} is {said}: as many as query heads, {heads}")
         return heads
     if heads is not None and heads % found:
         keys.refuse(_KV_HEADS[0], f"a divisor of {heads} query heads", found=found)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvref.planning import compression, config_text, draft_layers, layer_sharing
+from kvref.planning.class_defaults import defaults_of
 from kvref.planning.config_keys import MAX_LENGTH, Keys
 from kvref.planning.entry_widths import is_latent, pass_widths, width_of
 from kvref.planning.families import Family, family_of
@@ -25,7 +26,7 @@ from kvref.planning.layer_kinds import WINDOWED, LayerKinds, kinds_of_layers, wi
 from kvref.planning.layer_lists import number_of_layers
 from kvref.planning.layer_overrides import Overrides, overrides_of
 from kvref.planning.state_shapes import KEYS as STATE_KEYS
-from kvref.planning.state_shapes import state_of
+from kvref.planning.state_shapes import pass_kda, state_of
 
 _CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len")
 _STATEFUL = ("linear", "hybrid", "hybrid_window", "conv")
@@ -44,6 +45,7 @@ def geometry_of(config: Mapping[str, Any], name: str = "", *, ignore: Collection
     if family is None:
         spelled = f"model_type = {model_type}" if model_type else "model_type is absent"
         warnings.append(f"{spelled}: no family that kvref knows, read by its keys alone")
+    keys.defaults = defaults_of(model_type, bool(keys.path))
     n, drafts = number_of_layers(keys), draft_layers.number_of_drafts(keys)
     ratios = compression.ratios_listed(keys, n, drafts)
     if ratios is not None:
@@ -105,6 +107,7 @@ class _Reader:
                 joined.setdefault(kind, []).append(i)
         if not joined:
             self.keys.passed(*STATE_KEYS)
+            pass_kda(self.keys)
         return tuple(self._state(kind, tuple(layers)) for kind, layers in joined.items())
 
     def _state(self, kind: str, layers: tuple[int, ...]) -> StateGroup:
@@ -155,8 +158,12 @@ class _Reader:
         return [entry, self._index_key(ratio)] if kind == "csa" else [entry]
 
     def _index_key(self, tokens: int) -> LayerGroup:
-        dim = self.keys.needed("index_head_dim", "sparse_index_dim", "indexer_head_dim")
-        return LayerGroup("indexer", (), 1, dim, 0, tokens, decided_by="index_head_dim")
+        keys, said = self.keys, ("index_head_dim", "indexer_head_dim", "sparse_index_dim")
+        inside = keys.inside("sparse_attention_config")
+        if inside is not None and "sparse_index_dim" in inside:
+            keys = keys.replaced({said[-1]: inside.get(said[-1])}, "sparse_attention_config.")
+        name = next((one for one in said if one in keys), said[0])
+        return LayerGroup("indexer", (), 1, keys.needed(*said), 0, tokens, decided_by=name)
 
     def _pool(self) -> int:
         return self.keys.count("index_kpool", "indexer_compress_ratio") or 1

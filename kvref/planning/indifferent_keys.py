@@ -44,6 +44,8 @@ _OTHER = _words(
 _ELSEWHERE = _words(
     "vision visual audio video image speech expert experts moe projector resampler perceiver qformer"
 )
+#: Objects whose own keys are names of classes, of labels, of tasks.
+_TABLES = frozenset({"auto_map", "label2id", "id2label", "task_specific_params", "custom_pipelines"})
 #: Keys known to leave the cache alone, though their names do not say so.
 INDIFFERENT = _words("""
     adapter_reduction_factor attention_dropout attention_in_multiplier attention_multiplier attention_out_bias
@@ -115,20 +117,24 @@ def may_decide(name: str) -> bool:
     """
     if name in INDIFFERENT or name.startswith("_"):
         return False
-    words = set(re.findall(r"[a-z]+|\d+", re.sub(r"([a-z\d])([A-Z])", r"\1_\2", name).lower()))
+    words = _words_of(name)
     if words & _STORED:
-        return not words & {
-            "vision",
-            "visual",
-            "audio",
-            "video",
-            "image",
-            "speech",
-            "expert",
-            "experts",
-            "moe",
-        }
+        return not words & _ELSEWHERE
     return bool(words & _LAYERS) and not words & _OTHER
+
+
+def of_other_things(name: str) -> bool:
+    """Say whether all that an object holds is about something else, by the name of the object.
+
+    >>> of_other_things("rope_scaling"), of_other_things("vision_config"), of_other_things("extras")
+    (True, True, False)
+    """
+    return name in _TABLES or name.startswith("_") or bool(_words_of(name) & (_OTHER | _ELSEWHERE))
+
+
+def _words_of(name: str) -> set[str]:
+    spaced = re.sub(r"([a-z\d])([A-Z])", r"\1_\2", name)
+    return set(re.findall(r"[a-z]+|\d+", spaced.lower()))
 
 
 #: Model types that are no decoder of their own tokens, or whose memory is none of the spec's kinds.

@@ -45,6 +45,12 @@ WORDS = {
 }
 _PATTERN = {"M": "linear", "*": "full", "E": "none", "-": "none"}
 
+#: How a sparse layer of MiniMax-M3 chooses.
+_CHOOSING = (
+    "sparse_num_index_heads", "sparse_topk_blocks", "sparse_block_size", "sparse_score_type",
+    "sparse_init_block", "sparse_local_block",
+)  # fmt: skip
+
 Kinds = list[str]
 
 
@@ -170,12 +176,26 @@ def period_and_offset(keys: Keys, num_layers: int, attention: str) -> Kinds | No
 def sparse_layers(keys: Keys, num_layers: int) -> Kinds | None:
     """Read MiniMax-M3's `sparse_attention_config`: which layers choose what they attend to.
 
+    How they choose decides nothing. A layer that also kept values for choosing would store more than one key.
     Raises: ConfigError.
     """
     inside = keys.inside("sparse_attention_config")
     if inside is None:
         return None
-    return numbers_of_layers(inside, "sparse_attention_freq", num_layers, ("full", "indexed"))
+    used = inside.flag("use_sparse_attention") is not False
+    kinds = numbers_of_layers(inside, "sparse_attention_freq", num_layers, ("full", "indexed"))
+    inside.passed(*_CHOOSING)
+    if not used:
+        inside.passed("sparse_index_dim", "sparse_disable_index_value")
+        return ["full"] * num_layers
+    if kinds is None and "layer_types" not in keys:
+        inside.refuse("sparse_attention_freq", "a list of which layers are sparse", found="missing")
+    valueless = inside.items("sparse_disable_index_value", num_layers)
+    for i, without in enumerate(valueless or []):
+        if kinds is not None and kinds[i] == "indexed" and without not in (1, True):
+            inside.refuse(f"sparse_disable_index_value[{i}]", "1: values of an indexer are not sized",
+                          found=without)  # fmt: skip
+    return kinds
 
 
 def repeated_words(keys: Keys, num_layers: int) -> Kinds | None:

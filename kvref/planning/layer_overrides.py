@@ -12,6 +12,7 @@ Source: DeciLM's `block_configs` (Llama-Nemotron); `per_layer_config` of transfo
 from collections.abc import Mapping
 from typing import Any
 
+from kvref.errors import shown
 from kvref.planning.config_keys import MAX_HEADS, Keys
 from kvref.planning.indifferent_keys import may_decide
 
@@ -20,6 +21,11 @@ _REPLACEABLE = {
     "qk_rope_head_dim",
     "kv_lora_rank",
 }  # fmt: skip
+#: What a search may do to the attention of a block, and nobody here sizes.
+_NOT_SIZED = (
+    "sparsify", "window_length", "num_sink_tokens", "unshifted_sink", "use_prefill_window_in_sink_attention",
+    "is_mamba", "mamba", "llama4",
+)  # fmt: skip
 _LISTS = ("num_key_value_heads", "num_kv_heads")
 
 
@@ -68,36 +74,43 @@ def block_kinds(keys: Keys, num_layers: int) -> list[str] | None:
     blocks = keys.items("block_configs", num_layers)
     if blocks is None:
         return None
-    kinds = []
-    for i, block in enumerate(blocks):
-        attention = block.get("attention") if isinstance(block, Mapping) else None
-        if not isinstance(attention, Mapping):
-            keys.refuse(f"block_configs[{i}]", "an object with attention", found=block)
-        for name in ("sparsify", "window_length", "num_sink_tokens", "unshifted_sink"):
-            if attention.get(name):
-                keys.refuse(f"block_configs[{i}].attention.{name}", "none", found=attention[name])
-        own = attention.get("n_heads_in_group") or attention.get("num_key_value_heads")
-        left_out = attention.get("no_op") or attention.get("replace_with_linear") or own is None
-        kinds.append("none" if left_out else "full")
-    return kinds
+    return ["none" if _left_out(_attention_of(keys, i, block)) else "full" for i, block in enumerate(blocks)]
+
+
+def _attention_of(keys: Keys, i: int, block: object) -> Keys:
+    """The keys of a block's attention, which may ask for nothing but heads, or for no attention."""
+    part = keys.part(f"block_configs[{i}]", block)
+    attention = part.inside("attention")
+    if attention is None:
+        part.refuse("attention", "an object", found="missing")
+    part.passed("ffn")
+    for name in _NOT_SIZED:
+        if attention.get(name):
+            attention.refuse(name, "none")
+    return attention
+
+
+def _left_out(attention: Keys) -> bool:
+    no_op, linear = attention.flag("no_op"), attention.flag("replace_with_linear")
+    own = attention.get("n_heads_in_group") or attention.get("num_key_value_heads")
+    return bool(no_op or linear or own is None)
 
 
 def _grouped_heads(keys: Keys) -> list[tuple[int, int]]:
+    """KV heads of the layers whose blocks have attention."""
     found = []
     for i, block in enumerate(keys.config.get("block_configs") or []):
-        attention = block["attention"]
-        group, heads = attention.get("n_heads_in_group"), attention.get("num_key_value_heads")
-        total = keys.config.get("num_attention_heads")
-        if attention.get("no_op") or attention.get("replace_with_linear") or group is heads is None:
+        attention = _attention_of(keys, i, block)
+        if _left_out(attention):
             continue
+        group = attention.count("n_heads_in_group", at_most=MAX_HEADS)
+        heads = attention.count("num_key_value_heads", at_most=MAX_HEADS)
         if group is not None:
-            group = keys.checked(f"block_configs[{i}].attention.n_heads_in_group", group, MAX_HEADS)
+            total = keys.config.get("num_attention_heads")
             if type(total) is not int or total % group:
-                keys.refuse(
-                    f"block_configs[{i}].attention.n_heads_in_group",
-                    f"a divisor of {total} heads",
-                    found=group,
-                )
+                attention.refuse("n_heads_in_group", f"a divisor of {shown(total)} heads")
+            if heads not in (None, total // group):
+                attention.refuse("num_key_value_heads", f"{total // group}, as n_heads_in_group says")
             heads = total // group
-        found.append((i, keys.checked(f"block_configs[{i}].attention.num_key_value_heads", heads, MAX_HEADS)))
+        found.append((i, heads or 0))
     return found

@@ -164,6 +164,13 @@ def _kda(keys: Keys) -> StateGroup:
     return _group(keys, "kda", (heads, dim, dim), (3 * heads * dim, columns))
 
 
+def pass_kda(keys: Keys) -> None:
+    """Count what a config of KDA says of states as read, where no layer has one."""
+    inside = keys.inside("linear_attn_config")
+    if inside is not None:
+        inside.passed("num_heads", "head_dim", "short_conv_kernel_size")
+
+
 def _lightning(keys: Keys) -> StateGroup:
     heads = q_heads(keys)
     if heads is None:

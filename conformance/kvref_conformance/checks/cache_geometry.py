@@ -252,6 +252,30 @@ def what_nobody_can_decide_is_refused(trial: Trial) -> None:
 
 
 @check(
+    "KV-SIZE-013",
+    verbs=GEOMETRY,
+    operations=SIZE,
+    features=("recurrent_layers",),
+    cases=programs(f"{_KIMI}; odd 7"),
+)
+def a_key_within_an_object_is_a_key(trial: Trial) -> None:
+    """What is said in an object of its own, beside the lists of layers, may decide as well."""
+    expect_unbroken(trial, "KV-SIZE-013")
+
+
+@check(
+    "KV-SIZE-013",
+    verbs=GEOMETRY,
+    operations=SIZE,
+    features=("skipped_layers",),
+    cases=programs("skipped 3 24 1 0 1; odd 7"),
+)
+def a_key_of_one_block_is_a_key(trial: Trial) -> None:
+    """A search describes every layer in an object of its own, and each of them is read."""
+    expect_unbroken(trial, "KV-SIZE-013")
+
+
+@check(
     "KV-SIZE-014",
     verbs=GEOMETRY,
     operations=SIZE,

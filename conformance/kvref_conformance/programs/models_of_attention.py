@@ -67,12 +67,16 @@ def llama(layers: int, kv_heads: int, head_dim: int) -> Model:
 
 
 def undivided(layers: int, heads: int, kv_heads: int, head_dim: int) -> Model:
-    """No head_dim, and no count of KV heads where that is 0: then each query head has its own."""
-    config = decoder("qwen2", layers, kv_heads or heads, head_dim)
-    config |= {"num_attention_heads": heads, "hidden_size": heads * head_dim, "use_sliding_window": False}
-    config |= {"sliding_window": 16, "max_window_layers": 0}
+    """No head_dim, and no count of KV heads where that is 0: then each query head has its own.
+
+    The second is so in a family whose class has no default of its own for that count.
+    """
+    config = decoder("qwen2" if kv_heads else "llama", layers, kv_heads or heads, head_dim)
+    config |= {"num_attention_heads": heads, "hidden_size": heads * head_dim}
     del config["head_dim"]
-    if not kv_heads:
+    if kv_heads:
+        config |= {"use_sliding_window": False, "sliding_window": 16, "max_window_layers": 0}
+    else:
         del config["num_key_value_heads"]
     return Model(config, (heads_of(range(layers), kv_heads or heads, head_dim),), rule="KV-SIZE-003")
 

@@ -52,7 +52,7 @@ UNDECIDED: tuple[Alteration, ...] = (
     Alteration(
         "no head_dim, and heads that do not divide hidden_size",
         lambda text: (
-            {"head_dim": None, "num_attention_heads": 4 * text["num_key_value_heads"], "hidden_size": 4097}
+            {"head_dim": None, "num_attention_heads": 4 * text["num_attention_heads"], "hidden_size": 4097}
             if text["model_type"] == "llama"
             else None
         ),
@@ -67,7 +67,19 @@ UNDECIDED: tuple[Alteration, ...] = (
             else None
         ),
     ),
+    Alteration("a key that nobody has heard of, in an object within", lambda text: _within(text)),
 )
+
+
+def _within(text: Config) -> Config | None:
+    """Put a key about the cache into the first object that says what layers are."""
+    if "linear_attn_config" in text:
+        return {"linear_attn_config": {**text["linear_attn_config"], "kv_share_stride": 4}}
+    if "block_configs" in text:
+        first, *others = text["block_configs"]
+        attention = {**first["attention"], "kv_share_stride": 4}
+        return {"block_configs": [{**first, "attention": attention}, *others]}
+    return None
 
 
 def _listed_outside(text: Config) -> Config | None:

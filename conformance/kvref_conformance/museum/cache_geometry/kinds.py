@@ -205,6 +205,25 @@ class UnknownKeysPassedOver(GeometryLists):
 
 
 @exhibit(
+    as_if="keys within objects of a config said nothing unless they are known",
+    fault="F08 accounting",
+    breaks=sizes(13),
+    verbs=GEOMETRY,
+    features=("recurrent_layers",),
+    program="kimi 8 0 1 8 1 0; odd 7",
+)
+class InnerKeysPassedOver(GeometryLists):
+    """Keys of the config itself are judged, and those of the objects within are not.
+
+    A plant: what a family of models does to its layers stands together, in an object of its own.
+    """
+
+    def parts(self, text: Config) -> list[Config]:
+        """Look into none."""
+        return []
+
+
+@exhibit(
     as_if="whatever stands in a config were a number",
     fault="F08 accounting",
     breaks=sizes(17),

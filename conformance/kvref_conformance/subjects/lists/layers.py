@@ -29,6 +29,7 @@ SPEAKING = ("kv_", "cache", "window")
 KNOWN = (
     *("kv_lora_rank", "num_kv_shared_layers", "mamba_ssm_cache_dtype", "sliding_window"),
     *("sliding_window_pattern", "use_sliding_window", "max_window_layers", "attention_k_eq_v", "use_cache"),
+    *("window_length", "use_prefill_window_in_sink_attention"),
 )
 LARGEST = 2**40
 
@@ -107,10 +108,18 @@ class LayerReader:
         return self.without_readers(text, found)
 
     def refuse_unknown(self, text: Config) -> None:
-        """Refuse what speaks of the cache in words that are not known. Raises: KVError."""
+        """Refuse what speaks of the cache in words that are not known, also within. Raises: KVError."""
+        for part in self.parts(text):
+            self.refuse_unknown(part)
         for name in text:
             if any(part in name for part in SPEAKING) and name not in KNOWN and not name.startswith("swa_"):
                 raise KVError(f"nobody here knows what {name} does")
+
+    def parts(self, text: Config) -> list[Config]:
+        """Return the objects within that say what layers are."""
+        blocks = text.get("block_configs", ())
+        lists = [text["linear_attn_config"]] if "linear_attn_config" in text else []
+        return [*lists, *(block["attention"] for block in blocks if "attention" in block)]
 
     def num_layers(self, text: Config) -> int:
         """Return how many layers there are, those that draft apart."""
