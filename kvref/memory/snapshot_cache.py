@@ -5,7 +5,7 @@ layers: the most tokens p, less than all, whose blocks are all there and after e
 taken. Where only one group has something, nothing is hit.
 
 `admit` hits, `extend` schedules, `commit` says that what was scheduled has been computed; then the blocks can
-be hit and the states restored, and not before. A snapshot is never written again: who restores it copies it
+be hit and the states restored, and not before. A request has one step in flight at a time. A snapshot is never written again: who restores it copies it
 into a state slot of its own. Blocks and states are evicted apart, each the least recently used first. A
 snapshot that is evicted leaves its blocks (a tombstone); blocks that are evicted take their snapshots along.
 
@@ -15,10 +15,10 @@ there. The request saves one where its blocks end: the junction, which the next 
 Drafts: a recurrence cannot take a token back. The last `num_drafts` tokens of a step may be rejected, so the
 step saves the state before each of them; `commit` goes on from the one that the accepted ones lead to.
 
-Realises: KV-SNAP-001 snapshot-own-prefix to KV-SNAP-022 window-group-hit, of which here KV-SNAP-013
+Realises: KV-SNAP-001 snapshot-own-prefix to KV-SNAP-023 one-step-in-flight, of which here KV-SNAP-013
 junction-snapshot, KV-SNAP-015 draft-rollback, KV-SNAP-016 abort-saves-nothing, KV-SNAP-017
 snapshot-admit-atomic, KV-SNAP-019 snapshot-namespaces, KV-SNAP-020 snapshot-reset-forgets, KV-SNAP-021
-snapshot-request-known.
+snapshot-request-known, KV-SNAP-023 one-step-in-flight.
 For porters: build `admit`, `commit` and `finish` with snapshots at the multiples of an interval. Junctions
 and drafts come after, and change no line of that.
 Source: vLLM's hybrid coordinator (one length for all groups, junctions), SGLang's MambaRadixCache (copies on
@@ -29,19 +29,18 @@ from collections import Counter
 from collections.abc import Sequence
 from math import lcm
 
-from kvref.arrays import check_count
+from kvref.arrays import check_count, is_index
 from kvref.errors import ArgumentError, OwnershipError, shown
-from kvref.memory.admission import check_fits, new_request, scheduled_until, unknown_request
+from kvref.memory.admission import new_request, scheduled_until, unknown_request
 from kvref.memory.blocks import BlockPool
 from kvref.memory.keys import TOKEN, Digest, check_digest, check_spans, sha256, written_tokens
 from kvref.memory.namespace import COMMON, Namespace, check_namespace
 from kvref.memory.prefix import PrefixIndex
-from kvref.memory.prefix_request import NULL, PrefixRequest
-from kvref.memory.prefix_steps import publish
 from kvref.memory.profiles import PROFILES
+from kvref.memory.snapshot_groups import AttentionGroup, GroupKey, as_groups, check_prompt_fits, grid_of
 from kvref.memory.snapshot_profiles import SnapshotProfile, snapshot_profile_of
-from kvref.memory.snapshot_request import SnapshotAdmission, SnapshotRequest, SnapshotStep, first_seen
-from kvref.memory.snapshot_steps import needs, save, settle, take
+from kvref.memory.snapshot_request import SnapshotAdmission, SnapshotRequest, SnapshotStep, new_request_of
+from kvref.memory.snapshot_steps import num_states_of_drafts, prune, publish, save, settle, take
 from kvref.memory.snapshots import Snapshots
 
 
@@ -49,8 +48,10 @@ class SnapshotCache:
     """Requests over `num_blocks` blocks and `num_states` state slots, under a profile.
 
     A snapshot is taken at the multiples of `snapshot_interval` that end a block too. With `window`, attention
-    sees that many tokens, the query's own counted, and blocks below are let go of. `digest` makes the keys.
-    Raises: ArgumentError if the profile is unknown, a number is no count or not given, or `digest` is none.
+    sees that many tokens, the query's own counted, and blocks below are let go of. `groups` are for several
+    kinds of attention layers, in place of a `block_size` and a `window`. `digest` makes the keys.
+    Raises: ArgumentError if the profile is unknown, a number is no count or not given, the groups are none,
+    or `digest` is none.
     """
 
     def __init__(
@@ -62,17 +63,19 @@ class SnapshotCache:
         snapshot_interval: int | None = None,
         *,
         window: int | None = None,
+        groups: Sequence[AttentionGroup] | None = None,
         digest: Digest = sha256,
     ) -> None:
         self.profile = snapshot_profile_of(profile)
-        size = self.profile.block_size if block_size is None else block_size
-        self.block_size = check_count("block_size", size)
+        size = self.profile.block_size if block_size is None and groups is None else block_size
+        self.groups = as_groups(groups, size, window)
         interval = self.profile.interval if snapshot_interval is None else snapshot_interval
-        self.snapshot_interval = check_count("snapshot_interval", size if interval is None else interval)
-        self.window = None if window is None else check_count("window", window)
-        self._grid = lcm(self.snapshot_interval, self.block_size)
+        grid = grid_of(self.groups)
+        self.snapshot_interval = check_count("snapshot_interval", grid if interval is None else interval)
+        self.snapshot_grid = lcm(self.snapshot_interval, grid)
+        """Tokens between snapshots: the multiples of the interval that end a block in every group."""
         self._digest = check_digest(digest)
-        self._index: PrefixIndex[bytes] = PrefixIndex(num_blocks, PROFILES["kvref"])
+        self._index: PrefixIndex[GroupKey] = PrefixIndex(num_blocks, PROFILES["kvref"])
         self._snapshots = Snapshots(num_states, PROFILES["kvref"])
         self._requests: dict[int, SnapshotRequest] = {}
 
@@ -112,12 +115,10 @@ class SnapshotCache:
         raw, own = written_tokens(tokens), new_request(request, self._requests)
         count = len(raw) // TOKEN
         check_spans(check_namespace(namespace), count)
-        check_fits(count, self.block_size, self.pool.capacity)
+        check_prompt_fits(count, self.groups, self.pool.capacity)
         scheduled_until(0, count, max_new_tokens)  # to be refused before anything is looked up
-        new = SnapshotRequest(PrefixRequest(namespace, self.block_size, self._digest, verified=True))
-        new.prefix.join(raw)
-        new.prefix.num_prompt = count
-        hit = take(self._index, self._snapshots, new, self.window, max_new_tokens)
+        new = new_request_of(self.groups, namespace, self._digest, raw, count)
+        hit = take(self._index, self._snapshots, new, max_new_tokens)
         if self.profile.junctions and hit.attention_tokens > hit.num_tokens:
             new.junction = hit.attention_tokens
         self._requests[own] = new
@@ -136,22 +137,21 @@ class SnapshotCache:
         """Let tokens join, of which the last `num_drafts` may be rejected, and schedule up to so many.
 
         Raises: OutOfBlocksError or OutOfStatesError if the memory cannot be had; UnknownRequestError;
-        ArgumentError, also if a draft is not scheduled in this step, or drafts wait for their commit.
+        ArgumentError, also if a draft is not scheduled in this step, or a step of the request is in flight.
         """
-        raw, own = written_tokens(tokens), self._known(request)
+        raw, own = written_tokens(tokens), self._settled(request)
         prefix, start = own.prefix, own.prefix.num_scheduled
         count = prefix.num_tokens + len(raw) // TOKEN
         stop = scheduled_until(start, count, max_new_tokens)
-        drafts = _checked_drafts(own, num_drafts, len(raw) // TOKEN if stop == count else 0)
-        self._snapshots.check_free(drafts)
-        missing = -(-stop // self.block_size) - len(prefix.row)
-        if missing:
-            prefix.row += self._index.take((), missing)
-            self._snapshots.forget(self._index.lost)
-        prefix.join(raw)
-        prefix.num_scheduled, own.num_drafts = stop, drafts
-        source = own.source
-        if drafts == stop - start and drafts and source == own.state and start not in own.saves:
+        drafts = _checked_drafts(num_drafts, len(raw) // TOKEN if stop == count else 0)
+        self._snapshots.check_free(num_states_of_drafts(own, drafts, stop - start))
+        missing = own.missing(stop)
+        blocks = self._index.take((), sum(missing))
+        self._snapshots.forget(self._index.lost)
+        own.join(raw)
+        own.schedule(stop, missing, blocks)
+        own.num_drafts, source = drafts, own.source
+        if drafts and drafts == stop - start and source == own.state:
             own.saves[start] = source  # all of the step may be rejected: it leaves the state before it alone
             (own.state,) = self._snapshots.take(1)
         positions, states = self._saved(own, start)
@@ -172,35 +172,35 @@ class SnapshotCache:
                 "(KV-SNAP-021 snapshot-request-known)"
             )
         kept = own.prefix.num_scheduled - drafts + accepted
-        settle(self._snapshots, own, kept, self.window)
+        settle(self._snapshots, own, kept)
         if accepted < drafts:
-            self._index.release(own.prefix.cut(kept))
-        own.prefix.num_computed = kept
-        publish(self._index, own.prefix, kept)
-        self._prune(own)
+            self._index.release([block for prefix in own.rows for block in prefix.cut(kept)])
+        publish(self._index, own, kept)
+        prune(self._index, own)
 
-    def slots(self, request: int) -> list[int]:
-        """List the slots of all scheduled tokens of a request, −1 below what its window sees.
+    def slots(self, request: int, group: int = 0) -> list[int]:
+        """List the slots of all scheduled tokens of a request in a group, −1 below what its window sees.
 
-        Raises: UnknownRequestError.
+        Raises: UnknownRequestError; ArgumentError if there is no such group.
         """
         own = self._known(request)
-        return own.slots(0, own.prefix.num_scheduled)
+        if not is_index(group, len(self.groups)):
+            raise ArgumentError(f"group = {shown(group)}, expected 0 to {len(self.groups) - 1}")
+        return own.slots(0, own.prefix.num_scheduled, group)
 
     def finish(self, request: int) -> None:
         """End a request; what it computed stays.
 
-        Raises: UnknownRequestError.
+        Raises: UnknownRequestError; ArgumentError if a step of the request is in flight.
         """
-        own = self._known(request)
-        settled = own.prefix.num_computed == own.prefix.num_scheduled and own.source == own.state
-        if self.profile.finish == "donates" and settled and own.prefix.num_computed % self.block_size == 0:
-            at = own.prefix.num_computed
-            self._snapshots.publish(own.prefix_of(at), own.state, needs(own, at, self.window))
+        own = self._settled(request)
+        at, settled = own.prefix.num_computed, own.source == own.state
+        if self.profile.finish == "donates" and settled and at % grid_of(self.groups) == 0:
+            self._snapshots.publish(own.prefix_of(at), own.state, own.needs(at))
         self._end(request, own)
 
     def abort(self, request: int) -> None:
-        """End a request that is wanted no more; nothing stays that was not computed.
+        """End a request that is wanted no more; what it computed stays, and of a step in flight nothing.
 
         Raises: UnknownRequestError.
         """
@@ -243,15 +243,7 @@ class SnapshotCache:
         own.before = own.source
         if start < stop:
             own.source = own.state
-        return save(self._snapshots, own, start, stop, self._grid, self.profile.saves)
-
-    def _prune(self, own: SnapshotRequest) -> None:
-        """Let go of the blocks that the window of the next token does not see."""
-        row = own.prefix.row
-        stop = first_seen(own.prefix.num_computed, self.window) // self.block_size
-        gone = [block for block in row[:stop] if block != NULL]
-        row[:stop] = [NULL] * stop
-        self._index.release(gone)
+        return save(self._snapshots, own, start, stop, self.snapshot_grid, self.profile.saves)
 
     def _end(self, request: int, own: SnapshotRequest) -> None:
         del self._requests[int(request)]
@@ -264,17 +256,22 @@ class SnapshotCache:
         except KeyError:
             raise unknown_request(request) from None
 
+    def _settled(self, request: int) -> SnapshotRequest:
+        """Return a request that has no step in flight. Raises: UnknownRequestError; ArgumentError."""
+        own = self._known(request)
+        if own.is_in_flight:
+            raise ArgumentError(
+                f"request = {request} has a step in flight, expected its commit first "
+                "(KV-SNAP-023 one-step-in-flight)"
+            )
+        return own
 
-def _checked_drafts(own: SnapshotRequest, num_drafts: int, most: int) -> int:
+
+def _checked_drafts(num_drafts: int, most: int) -> int:
     """Return how many tokens of a step are drafts: only of such as join it, and all of them scheduled.
 
     Raises: ArgumentError.
     """
-    if own.num_drafts:
-        raise ArgumentError(
-            f"{own.num_drafts} drafts wait to be accepted or rejected, expected a commit before the next "
-            "step (KV-SNAP-015 draft-rollback)"
-        )
     drafts = check_count("num_drafts", num_drafts, minimum=0)
     if drafts > most:
         raise ArgumentError(

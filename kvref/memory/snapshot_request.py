@@ -10,11 +10,14 @@ Source: the definition; that rejected drafts need a state for every number of ac
 recurrence, which cannot take a token back.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kvref.memory.keys import Digest
+from kvref.memory.namespace import Namespace
 from kvref.memory.prefix_request import NULL, PrefixRequest
+from kvref.memory.snapshot_groups import AttentionGroup, GroupKey
 from kvref.memory.snapshots import Prefix
 
 #: The source of a step that starts from zeros.
@@ -27,7 +30,7 @@ class SnapshotStep(NamedTuple):
     The runner copies the state in `source` into `state`, unless they are one (−1: it starts from zeros),
     scans the tokens of the step, and leaves the state after the last of them in `state`. After
     `save_positions[i]` tokens, counted from the request's first, it copies the running state into
-    `save_states[i]`.
+    `save_states[i]`. `slots` are those of the first group of attention layers.
     """
 
     slots: list[int]
@@ -52,7 +55,9 @@ class SnapshotAdmission(NamedTuple):
 class SnapshotRequest:
     """What a cache knows of a request it has admitted."""
 
-    prefix: PrefixRequest
+    groups: Sequence[AttentionGroup]
+    rows: list[PrefixRequest]
+    """Its tokens, what names them and the blocks they lie in, once a group."""
     source: int = ZEROS
     """Where its next step finds the state after all scheduled tokens."""
     state: int = ZEROS
@@ -71,36 +76,100 @@ class SnapshotRequest:
     """Where its blocks were hit to, if its state was not."""
 
     @property
+    def prefix(self) -> PrefixRequest:
+        """Its tokens, as the first group has them; the counts of tokens are the same in all."""
+        return self.rows[0]
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a step of it is not committed."""
+        return self.prefix.num_computed < self.prefix.num_scheduled
+
+    @property
     def states(self) -> list[int]:
         """The state slots it holds."""
         return [self.state, *self.held, *self.saves.values()]
 
     @property
     def blocks(self) -> list[int]:
-        """The blocks it holds, the first token's first."""
-        return [block for block in self.prefix.row if block != NULL]
+        """The blocks it holds, those of the first tokens first, whatever their group."""
+        places = [
+            ((at + 1) * group.block_size, number, block)
+            for number, (group, prefix) in enumerate(zip(self.groups, self.rows, strict=True))
+            for at, block in enumerate(prefix.row)
+            if block != NULL
+        ]
+        return [block for _, _, block in sorted(places)]
 
-    def slots(self, start: int, stop: int) -> list[int]:
+    def join(self, raw: bytes) -> None:
+        """Let written tokens join."""
+        for prefix in self.rows:
+            prefix.join(raw)
+
+    def missing(self, stop: int) -> list[int]:
+        """Count the blocks that each group lacks for the first `stop` tokens."""
+        pairs = zip(self.groups, self.rows, strict=True)
+        return [group.num_blocks(stop) - len(prefix.row) for group, prefix in pairs]
+
+    def schedule(self, stop: int, missing: Sequence[int], blocks: Sequence[int]) -> None:
+        """Let the first `stop` tokens be scheduled, over so many new blocks a group."""
+        fresh = iter(blocks)
+        for prefix, count in zip(self.rows, missing, strict=True):
+            prefix.row += [next(fresh) for _ in range(count)]
+            prefix.num_scheduled = stop
+
+    def slots(self, start: int, stop: int, group: int = 0) -> list[int]:
         """List the slots of the tokens from `start` to below `stop`, −1 where the block is held no more."""
-        return [max(NULL, slot) for slot in self.prefix.slots(start, stop)]
+        return [max(NULL, slot) for slot in self.rows[group].slots(start, stop)]
+
+    def keys(self, group: int, start: int, stop: int) -> list[GroupKey]:
+        """List what names full blocks of a group."""
+        return [(group, key) for key in self.rows[group].keys[start:stop]]
 
     def prefix_of(self, position: int) -> Prefix:
-        """Return what names its first tokens, which end with a block."""
+        """Return what names its first tokens, which end a block in every group."""
         block = position // self.prefix.block_size - 1
         keys, contents = self.prefix.of_blocks(block, block + 1)
         return Prefix(keys[0], contents[0] if contents else None)
 
+    def needs(self, position: int) -> list[GroupKey]:
+        """List what names the blocks without which nobody can resume at a position.
+
+        Without a window they are all of them, and the last stands for all: it is evicted first.
+        """
+        found: list[GroupKey] = []
+        for number, group in enumerate(self.groups):
+            stop = position // group.block_size
+            first = stop - 1 if group.window is None else min(stop - 1, group.first_block(position))
+            found += self.keys(number, first, stop)
+        return found
+
     def check_invariants(self) -> None:
         """Assert that tokens and states fit each other."""
-        prefix = self.prefix
-        prefix.check_invariants()
+        counts = {(p.num_tokens, p.num_scheduled, p.num_computed) for p in self.rows}
+        assert len(counts) == 1, "groups disagree on tokens"
+        for prefix in self.rows:
+            prefix.check_invariants()
         assert self.source in (self.state, *self.held), "a request goes on from a state it does not hold"
         written = [self.state, *self.saves.values()]
         assert len({*written, *self.held}) == len(written) + len(self.held), "a state slot is held for two"
         assert self.due <= self.saves.keys(), "a state is to be kept and is not saved"
-        assert self.num_drafts <= prefix.num_scheduled - prefix.num_computed, "a kept token is a draft"
-        late = [position for position in self.saves if position < prefix.num_computed]
+        in_flight = self.prefix.num_scheduled - self.prefix.num_computed
+        assert self.num_drafts <= in_flight, "a kept token is a draft"
+        assert in_flight or not self.saves, "a state is to be saved by no step"
+        late = [position for position in self.saves if position < self.prefix.num_computed]
         assert not late, "a state is still to be saved that the request has passed"
+
+
+def new_request_of(
+    groups: Sequence[AttentionGroup], namespace: Namespace, digest: Digest, raw: bytes, num_prompt: int
+) -> SnapshotRequest:
+    """Return a request that is given its prompt, and nothing else yet."""
+    rows = [PrefixRequest(namespace, group.block_size, digest, verified=True) for group in groups]
+    for prefix in rows:
+        prefix.join(raw)
+        prefix.num_prompt = num_prompt
+    return SnapshotRequest(groups, rows)
 
 
 def positions_saved(start: int, stop: int, interval: int, saves: str, extra: Iterable[int] = ()) -> list[int]:
@@ -112,8 +181,3 @@ def positions_saved(start: int, stop: int, interval: int, saves: str, extra: Ite
     ends = [stop] if stop % interval == 0 and start < stop else []
     kept = {"interval": multiples, "chunk_end": ends, "branch": ()}[saves]
     return sorted({*kept, *(position for position in extra if start < position <= stop)})
-
-
-def first_seen(position: int, window: int | None) -> int:
-    """Return the first position that the token at `position` attends to."""
-    return 0 if window is None else max(0, position - window + 1)

@@ -3,7 +3,8 @@
 Every group of layers has its own condition for resuming after p tokens, and all of them must hold at one p.
 Attention to everything needs the blocks of all p tokens, a window of W those of the last W − 1, recurrent
 layers the state after exactly p. There is no least or greatest of these to be taken: a state at 32 and blocks
-to 48 are a hit of 32 tokens, a state at 48 and blocks to 32 are none.
+to 48 are a hit of 32 tokens, a state at 48 and blocks to 32 are none. A window that has the blocks before 48
+and has lost those before 32 makes neither.
 
 Realises: KV-SNAP-002 snapshot-exact-position, KV-SNAP-003 hit-in-every-group, KV-SNAP-008
 snapshot-leaves-one, KV-SNAP-013 junction-snapshot, KV-SNAP-014 longest-joint-hit, KV-SNAP-015 draft-rollback,
@@ -14,55 +15,44 @@ Source: vLLM's hybrid coordinator finds the same length by shrinking it group by
 
 from typing import NamedTuple
 
-from kvref.memory.admission import hit_limit, scheduled_until
+from kvref.memory.admission import scheduled_until
 from kvref.memory.prefix import PrefixIndex
 from kvref.memory.prefix_request import NULL
-from kvref.memory.snapshot_request import ZEROS, SnapshotRequest, first_seen, positions_saved
+from kvref.memory.snapshot_groups import GroupKey, find_blocks, grid_of
+from kvref.memory.snapshot_request import ZEROS, SnapshotRequest, positions_saved
 from kvref.memory.snapshots import Snapshots
 
 
 class JointHit(NamedTuple):
     """Where a request can resume: after how many tokens, over which blocks, from which state.
 
-    `attention_tokens` is how far the blocks alone would reach.
+    `rows` are blocks, one row a group; `attention_tokens` is how far the blocks alone would reach.
     """
 
     num_tokens: int
-    row: list[int]
+    rows: list[list[int]]
     source: int
     attention_tokens: int
 
 
-def joint_hit(
-    index: PrefixIndex[bytes], snapshots: Snapshots, new: SnapshotRequest, window: int | None
-) -> JointHit:
+def joint_hit(index: PrefixIndex[GroupKey], snapshots: Snapshots, new: SnapshotRequest) -> JointHit:
     """Find the longest prefix of a prompt that every group of layers has."""
-    prefix = new.prefix
-    size = prefix.block_size
-    limit = hit_limit("block_floor", prefix.num_prompt, size) // size
-    found: list[int | None] = []
-    run, reach = 0, [0]  # found one after another before here; where the blocks suffice, in blocks
-    for at in range(limit):
-        keys, contents = prefix.of_blocks(at, at + 1)
-        found.append(index.find(keys[0], contents[0] if contents else None))
-        run = 0 if found[-1] is None else run + 1
-        if run >= at + 1 - first_seen((at + 1) * size, window) // size:
-            reach.append(at + 1)
+    grid = grid_of(new.groups)
+    limit = (new.prefix.num_prompt - 1) // grid * grid
+    found = [
+        find_blocks(index, number, group, prefix, limit)
+        for number, (group, prefix) in enumerate(zip(new.groups, new.rows, strict=True))
+    ]
+    reach = [stop for stop in range(0, limit + 1, grid) if all(own.can_resume(stop) for own in found)]
     for stop in reversed(reach):
-        source = snapshots.find(new.prefix_of(stop * size)) if stop else ZEROS
+        source = snapshots.find(new.prefix_of(stop)) if stop else ZEROS
         if source is not None:
-            first = first_seen(stop * size, window) // size
-            row = [NULL] * first + [block for block in found[first:stop] if block is not None]
-            return JointHit(stop * size, row, source, reach[-1] * size)
+            return JointHit(stop, [own.row(stop) for own in found], source, reach[-1])
     raise AssertionError("zero tokens can always be hit")
 
 
 def take(
-    index: PrefixIndex[bytes],
-    snapshots: Snapshots,
-    new: SnapshotRequest,
-    window: int | None,
-    max_new_tokens: int | None,
+    index: PrefixIndex[GroupKey], snapshots: Snapshots, new: SnapshotRequest, max_new_tokens: int | None
 ) -> JointHit:
     """Hold a new request's hit, and memory for its first step: blocks, a state slot of its own.
 
@@ -70,16 +60,16 @@ def take(
     Raises: OutOfBlocksError or OutOfStatesError, and nothing has changed.
     """
     snapshots.check_free(1)
-    prefix, hit = new.prefix, joint_hit(index, snapshots, new, window)
-    stop = scheduled_until(hit.num_tokens, prefix.num_prompt, max_new_tokens)
-    hits = [block for block in hit.row if block != NULL]
-    prefix.row = hit.row + index.take(hits, -(-stop // prefix.block_size) - len(hit.row))
+    hit = joint_hit(index, snapshots, new)
+    stop = scheduled_until(hit.num_tokens, new.prefix.num_prompt, max_new_tokens)
+    for prefix, row in zip(new.rows, hit.rows, strict=True):
+        prefix.row, prefix.num_published, prefix.num_computed = row, len(row), hit.num_tokens
+    hits, missing = new.blocks, new.missing(stop)
+    new.schedule(stop, missing, index.take(hits, sum(missing)))
     restored = [] if hit.source == ZEROS else [hit.source]
     for source in restored:
         snapshots.hold(source)  # the blocks just taken may be those it is found by, below a window
     snapshots.forget(index.lost)
-    prefix.num_scheduled, prefix.num_computed = stop, hit.num_tokens
-    prefix.num_published = len(hit.row)
     new.source = hit.source
     if not restored or snapshots.num_free:
         new.held += restored
@@ -90,6 +80,15 @@ def take(
             snapshots.release(restored)
         new.state = hit.source
     return hit
+
+
+def num_states_of_drafts(own: SnapshotRequest, num_drafts: int, num_new: int) -> int:
+    """Count the state slots that a step of `num_new` tokens takes so that its drafts may be rejected.
+
+    The step ends in the slot that the request has, and takes one more for the state before each draft. If all
+    of it is drafts and it starts from a slot that it does not run in, the state before the first lies there.
+    """
+    return num_drafts - (num_drafts == num_new and num_drafts > 0 and own.source != own.state)
 
 
 def save(
@@ -113,38 +112,46 @@ def save(
     return positions, [own.saves[position] for position in positions]
 
 
-def settle(snapshots: Snapshots, own: SnapshotRequest, kept: int, window: int | None) -> None:
+def settle(snapshots: Snapshots, own: SnapshotRequest, kept: int) -> None:
     """Let the request go on from the state after its kept tokens; what it saved before that are snapshots."""
     release = [slot for slot in own.held if slot != own.source]
     own.held = [slot for slot in own.held if slot == own.source]  # no step has copied it yet
     if kept < own.prefix.num_scheduled:
-        release = _roll_back(snapshots, own, kept, release, window)
+        release = _roll_back(snapshots, own, kept, release)
     for position, slot in sorted(own.saves.items()):
         if position in own.due and position <= kept:
-            snapshots.publish(own.prefix_of(position), slot, needs(own, position, window))
+            snapshots.publish(own.prefix_of(position), slot, own.needs(position))
         release.append(slot)
     snapshots.release(release)
     own.saves, own.due, own.num_drafts = {}, set(), 0
 
 
-def needs(own: SnapshotRequest, position: int, window: int | None) -> list[bytes]:
-    """List the keys of the blocks without which nobody can resume at a position.
+def publish(index: PrefixIndex[GroupKey], own: SnapshotRequest, num_tokens: int) -> None:
+    """Let others hit the full blocks of a request's first tokens, those of every group."""
+    for number, prefix in enumerate(own.rows):
+        prefix.num_computed = num_tokens
+        start, stop = prefix.num_published, num_tokens // prefix.block_size
+        if start < stop:
+            index.publish(own.keys(number, start, stop), prefix.row, start, prefix.of_blocks(start, stop)[1])
+            prefix.num_published = stop
 
-    Without a window they are all of them, and the last stands for all: it is evicted first.
-    """
-    size, stop = own.prefix.block_size, position // own.prefix.block_size
-    first = stop - 1 if window is None else min(stop - 1, first_seen(position, window) // size)
-    return own.prefix.keys[first:stop]
+
+def prune(index: PrefixIndex[GroupKey], own: SnapshotRequest) -> None:
+    """Let go of the blocks that the window of the next token does not see."""
+    gone: list[int] = []
+    for group, prefix in zip(own.groups, own.rows, strict=True):
+        stop = min(group.first_block(prefix.num_computed), len(prefix.row))
+        gone += [block for block in prefix.row[:stop] if block != NULL]
+        prefix.row[:stop] = [NULL] * stop
+    index.release(gone)
 
 
-def _roll_back(
-    snapshots: Snapshots, own: SnapshotRequest, kept: int, release: list[int], window: int | None
-) -> list[int]:
+def _roll_back(snapshots: Snapshots, own: SnapshotRequest, kept: int, release: list[int]) -> list[int]:
     """Go on from the state after `kept` tokens; return the state slots to let go of."""
     slot = own.saves.pop(kept, own.before)
     if kept in own.due:
         own.due.discard(kept)
-        if snapshots.publish(own.prefix_of(kept), slot, needs(own, kept, window)):
+        if snapshots.publish(own.prefix_of(kept), slot, own.needs(kept)):
             own.source, own.held = slot, [slot]
             return release
     if slot in release:

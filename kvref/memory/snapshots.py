@@ -25,6 +25,7 @@ from kvref.memory.blocks import BlockPool
 from kvref.memory.content import Content
 from kvref.memory.prefix import PrefixIndex
 from kvref.memory.profiles import Profile
+from kvref.memory.snapshot_groups import GroupKey
 
 
 class Prefix(NamedTuple):
@@ -42,7 +43,7 @@ class Snapshots:
 
     def __init__(self, num_states: int, profile: Profile) -> None:
         self._index: PrefixIndex[bytes] = PrefixIndex(check_count("num_states", num_states), profile)
-        self._needs: dict[int, frozenset[bytes]] = {}  # snapshot -> keys of the blocks it needs
+        self._needs: dict[int, frozenset[GroupKey]] = {}  # snapshot -> keys of the blocks it needs
 
     @property
     def pool(self) -> BlockPool:
@@ -84,7 +85,7 @@ class Snapshots:
         self._drop(slots)
         return slots
 
-    def publish(self, prefix: Prefix, slot: int, needs: Iterable[bytes]) -> bool:
+    def publish(self, prefix: Prefix, slot: int, needs: Iterable[GroupKey]) -> bool:
         """Let others restore a held state slot; `needs` are the keys of blocks without which nobody can.
 
         False, and nothing has changed, if there is a snapshot of this prefix.
@@ -105,7 +106,7 @@ class Snapshots:
         """Let go of state slots; what is a snapshot stays one until it is evicted."""
         self.pool.free(slots)
 
-    def forget(self, keys: Sequence[bytes]) -> None:
+    def forget(self, keys: Sequence[GroupKey]) -> None:
         """Let go of the snapshots that need one of these blocks: their slots are the next to be had."""
         if keys:
             for slot in [slot for slot, needs in self._needs.items() if not needs.isdisjoint(keys)]:
@@ -120,7 +121,7 @@ class Snapshots:
         self._index.reset()
         self._needs.clear()
 
-    def needed(self) -> set[bytes]:
+    def needed(self) -> set[GroupKey]:
         """Return the keys of all blocks that snapshots need."""
         return {key for needs in self._needs.values() for key in needs}
 

@@ -24,10 +24,17 @@ with contextlib.redirect_stdout(sys.stderr):
     from vllm.v1.core import kv_cache_utils as utils
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        MambaSpec,
+        SlidingWindowSpec,
+    )
     from vllm.v1.request import Request
 
 NUM_BLOCKS, BLOCK_SIZE, PROGRAMS, STEPS = 16, 4, 24, 80
+PROMPT, HITS = 41, 160
 
 
 def program(seed: int) -> list[list[Any]]:
@@ -136,6 +143,44 @@ class Manager:
         return [list(row) for row in self.manager.get_block_ids(str(number))]
 
 
+def joint_hit(draw: random.Random) -> dict[str, Any]:
+    """The hit of a prompt of which some blocks and states were evicted."""
+    large = draw.choice([BLOCK_SIZE, 2 * BLOCK_SIZE])
+    window, sizes = draw.choice([2, 3, 4, 5, 6, 9, 13]), [large, BLOCK_SIZE, large]
+    kinds = {"num_kv_heads": 1, "head_size": 8, "dtype": torch.float16}
+    groups = [
+        KVCacheGroupSpec(["attention"], FullAttentionSpec(block_size=sizes[0], **kinds)),
+        KVCacheGroupSpec(["window"], SlidingWindowSpec(block_size=sizes[1], sliding_window=window, **kinds)),
+        KVCacheGroupSpec(
+            ["mamba"],
+            MambaSpec(
+                block_size=sizes[2], shapes=((8, 8),), dtypes=(torch.float16,), mamba_cache_mode="align"
+            ),
+        ),
+    ]
+    manager = KVCacheManager(KVCacheConfig(200, [], groups), 4096, max(sizes), BLOCK_SIZE)
+    hasher = utils.get_request_block_hasher(BLOCK_SIZE, sha256_cbor)
+    first, again = (
+        Request(name, list(range(PROMPT)), SamplingParams(max_tokens=9), None, block_hasher=hasher)
+        for name in "ab"
+    )
+    manager.get_computed_blocks(first)
+    ids: dict[tuple[int, int], int] = {}
+    while first.num_computed_tokens < PROMPT:
+        count = min(max(sizes), PROMPT - first.num_computed_tokens)
+        assert manager.allocate_slots(first, count) is not None
+        first.num_computed_tokens += count
+        for group, row in enumerate(manager.get_block_ids("a")):
+            ids.update({(group, at): block for at, block in enumerate(row) if block})
+        manager.new_step_starts()
+    manager.free(first)
+    share = draw.choice([0.1, 0.3, 0.5])
+    gone = sorted(place for place in ids if draw.random() < share * (1 if place[0] == 2 else 0.5))
+    manager.evict_blocks({ids[place] for place in gone})
+    _, hit, _ = manager.get_computed_blocks(again)
+    return {"window": window, "block_sizes": sizes, "gone": [list(place) for place in gone], "hit": hit}
+
+
 def main() -> None:
     """Print the programs and what came of them."""
     utils.init_none_hash(sha256_cbor)
@@ -149,7 +194,10 @@ def main() -> None:
     lines = ",\n".join(json.dumps(steps) for steps in programs)
     about = f"KVCacheManager of vLLM {vllm.__version__}, full attention and Mamba in mode align"
     print(f'{{"about": "{about}",\n"num_blocks": {NUM_BLOCKS}, "block_size": {BLOCK_SIZE},')
-    print(f'"programs": [\n{lines}\n]}}')
+    print(f'"programs": [\n{lines}\n],')
+    draw = random.Random(0)
+    lines = ",\n".join(json.dumps(joint_hit(draw)) for _ in range(HITS))
+    print(f'"prompt": {PROMPT}, "hits": [\n{lines}\n]}}')
 
 
 main()

@@ -6,7 +6,7 @@ state slot holds in the middle of a step is poison, so a wrong order shows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,11 +15,11 @@ from hypothesis.stateful import precondition, rule
 from memory.request_machine import RequestMachine
 from memory.states import state_of
 
-from kvref.errors import KVError, OutOfBlocksError, OutOfStatesError
+from kvref.errors import ArgumentError, KVError, OutOfBlocksError, OutOfStatesError
 from kvref.memory.keys import block_keys, sha256
 from kvref.memory.namespace import Namespace
 from kvref.memory.snapshot_cache import SnapshotCache
-from kvref.memory.snapshot_request import first_seen
+from kvref.memory.snapshot_groups import AttentionGroup
 
 POISON = object()
 
@@ -35,6 +35,11 @@ class Step:
     saves: list[tuple[int, int]]
     num_drafts: int = 0
 
+    @property
+    def written(self) -> list[int]:
+        """The state slots that it writes."""
+        return [self.state, *(slot for _, slot in self.saves)]
+
 
 @dataclass
 class Live:
@@ -44,27 +49,29 @@ class Live:
     namespace: Namespace
     junction: int = 0
     num_computed: int = 0
-    steps: list[Step] = field(default_factory=list)
+    step: Step | None = None
 
     @property
     def num_scheduled(self) -> int:
         """How many tokens have slots."""
-        return self.steps[-1].stop if self.steps else self.num_computed
+        return self.step.stop if self.step else self.num_computed
 
     @property
-    def written(self) -> list[int]:
-        """The state slots that its steps write."""
-        return [slot for step in self.steps for slot in (step.state, *(slot for _, slot in step.saves))]
+    def is_in_flight(self) -> bool:
+        """Whether tokens of it are scheduled and not computed."""
+        return self.num_computed < self.num_scheduled
 
 
 class Shadow:
     """A cache, the labels of its slots and states, and the requests that are there."""
 
     def __init__(self, cache: SnapshotCache, *, ample: bool = False) -> None:
-        self.cache, self.size, self.ample = cache, cache.block_size, ample
+        self.cache, self.groups, self.ample = cache, cache.groups, ample
+        self.grid = next(p for p in range(1, 99) if not any(p % group.block_size for group in self.groups))
         self.num_blocks, self.num_states = cache.num_free, cache.num_free_states
         self.live: dict[int, Live] = {}
-        self.memory: dict[int, Any] = {}
+        self.memory: dict[int, tuple[int, dict[int, Any]]] = {}
+        """Block -> the group that wrote it last, and what at which offset."""
         self.states: dict[int, Any] = {}
         self.kept: set[Any] = set()
         """Prefixes whose last block was computed, or whose state was saved: all there if nothing is lost."""
@@ -90,25 +97,32 @@ class Shadow:
         except OutOfStatesError:
             assert not free_states, "refused, but a state slot can be had"
         except OutOfBlocksError:
-            assert -(-len(tokens) // self.size) > free, "refused, but all of the prompt fits"
+            assert self.blocks_of(len(tokens)) > free, "refused, but all of the prompt fits"
         else:
             return self._admitted(request, own, found, longest, most)
         assert state_of(cache) == before, "a refused admission has changed something"
         return None
 
     def extend(self, request: int, tokens: Sequence[int], most: int | None, num_drafts: int = 0) -> bool:
-        """Extend a request; say whether it was not refused."""
+        """Extend a request, when its step is done; say whether it was not refused."""
         cache, own = self.cache, self.live[request]
+        self._settle(request, lambda: cache.extend(request, tokens, max_new_tokens=most))
         before, free, free_states = state_of(cache), cache.num_free, cache.num_free_states
         start, count = own.num_scheduled, len(own.tokens) + len(tokens)
         stop = count if most is None else min(count, start + most)
+        blocks, states = (
+            self.blocks_of(stop) - self.blocks_of(start),
+            self._states_of(request, num_drafts, stop),
+        )
         try:
             slots, *given = cache.extend(request, tokens, max_new_tokens=most, num_drafts=num_drafts)
         except OutOfStatesError:
-            assert num_drafts > free_states, "refused, but the state slots can be had"
+            assert states > free_states, "refused, but the state slots can be had"
         except OutOfBlocksError:
-            assert -(-stop // self.size) - -(-start // self.size) > free, "refused, but it fits"
+            assert blocks > free, "refused, but it fits"
         else:
+            assert blocks <= free, "there are no such blocks"
+            assert states <= free_states, "there are no such state slots"
             assert len(slots) == stop - start
             own.tokens += tokens
             self._scheduled(request, start, stop, given, num_drafts)
@@ -117,23 +131,26 @@ class Shadow:
         return False
 
     def commit(self, request: int, num_accepted: int | None = None) -> None:
-        """Run the steps of a request, and say so."""
-        own, slots = self.live[request], self.cache.slots(request)
-        for step in own.steps:
-            self._run(own, step, slots)
+        """Run the step of a request, and say so."""
+        own, step = self.live[request], self.live[request].step
+        if step:
+            self._run(own, step, self.slots(request))
         if num_accepted is None:
             self.cache.commit(request)
         else:
             self.cache.commit(request, num_accepted=num_accepted)
-            rejected = own.steps[-1].num_drafts - num_accepted
+            assert step
+            rejected = step.num_drafts - num_accepted
             del own.tokens[len(own.tokens) - rejected :]
-            own.steps[-1].stop -= rejected
-        if own.steps:
-            self._keep(own)
-            own.num_computed, own.steps = own.num_scheduled, []
+            step.stop -= rejected
+        if step:
+            self._keep(own, step)
+            own.num_computed, own.step = own.num_scheduled, None
 
     def end(self, request: int, *, abort: bool) -> None:
-        """Finish or abort a request."""
+        """Finish a request, when its step is done, or abort it."""
+        if not abort:
+            self._settle(request, lambda: self.cache.finish(request))
         del self.live[request]
         self.cache.abort(request) if abort else self.cache.finish(request)
 
@@ -150,29 +167,69 @@ class Shadow:
 
     def longest(self, own: Live) -> int:
         """The longest joint hit there is, by trying every length: its blocks and its state are all there."""
-        keys = block_keys(own.tokens, self.size, own.namespace, digest=self.cache._digest)
+        spaces = [
+            block_keys(own.tokens, group.block_size, own.namespace, digest=self.cache._digest)
+            for group in self.groups
+        ]
         blocks, snapshots = self.cache._index.keys(), self.cache._snapshots._index.keys()
-        for stop in range((len(own.tokens) - 1) // self.size, 0, -1):
-            first = first_seen(stop * self.size, self.cache.window) // self.size
-            if keys[stop - 1] in snapshots and set(keys[first:stop]) <= blocks:
-                return stop * self.size
+        for stop in range((len(own.tokens) - 1) // self.grid * self.grid, 0, -self.grid):
+            needed = {
+                (number, keys[end // group.block_size - 1])
+                for number, (group, keys) in enumerate(zip(self.groups, spaces, strict=True))
+                for end in self.ends(group, stop)
+            }
+            if spaces[0][stop // self.groups[0].block_size - 1] in snapshots and needed <= blocks:
+                return stop
         return 0
+
+    def blocks_of(self, num_tokens: int) -> int:
+        """Count the blocks of so many tokens in all groups."""
+        return sum(-(-num_tokens // group.block_size) for group in self.groups)
+
+    def ends(self, group: AttentionGroup, stop: int) -> list[int]:
+        """List where the blocks end that hold a position which the token at `stop` attends to."""
+        size, sees = group.block_size, group.window or stop + 1
+        return [end for end in range(size, stop + 1, size) if end > stop - sees + 1]
+
+    def slots(self, request: int) -> list[list[int]]:
+        """The slots of a request, group by group."""
+        return [self.cache.slots(request, number) for number in range(len(self.groups))]
 
     def check(self) -> None:
         """Every request reads its own, and the counts agree."""
         blocks, states, more = set(), 0, 0
         for request, own in self.live.items():
-            slots = self.cache.slots(request)
-            assert len(slots) == own.num_scheduled
+            slots = self.slots(request)
             self._check_read(own, slots, own.num_computed)
-            blocks |= {slot // self.size for slot in slots if slot >= 0}
-            sources = {step.source for step in own.steps} - {-1}
-            states += len({*own.written, *sources}) if own.steps else 1
-            more += not own.steps  # it may go on from a snapshot, which it holds
+            for number, group in enumerate(self.groups):
+                assert len(slots[number]) == own.num_scheduled
+                blocks |= {(number, slot // group.block_size) for slot in slots[number] if slot >= 0}
+            sources = {own.step.source} - {-1} if own.step else set()
+            states += len({*own.step.written, *sources}) if own.step else 1
+            more += own.step is None  # it may go on from a snapshot, which it holds
+        assert len({block for _, block in blocks}) == len(blocks), "a block is of two groups"
         assert self.cache.num_free == self.num_blocks - len(blocks), "free blocks are miscounted"
         held = self.num_states - self.cache.num_free_states
         assert held <= states + more, "free states are miscounted"
         self.cache.check_invariants()
+
+    def _settle(self, request: int, call: Any) -> None:
+        """While a step is in flight a call must be refused; then let the step be done."""
+        if not self.live[request].is_in_flight:
+            return
+        before = state_of(self.cache)
+        with pytest.raises(ArgumentError, match="has a step in flight"):
+            call()
+        assert state_of(self.cache) == before, "a refused call has changed something"
+        self.commit(request)
+
+    def _states_of(self, request: int, num_drafts: int, stop: int) -> int:
+        """Count the new slots of a step: one state more than drafts, but for those that have a place."""
+        if not num_drafts:
+            return 0
+        own = self.cache._requests[request]
+        all_drafts = num_drafts == stop - self.live[request].num_scheduled
+        return num_drafts + 1 - all_drafts - (not all_drafts or own.source != own.state)
 
     def _admitted(self, request: int, own: Live, found: Any, longest: int, most: int | None) -> int:
         hit, slots, *given = found
@@ -185,7 +242,7 @@ class Shadow:
             assert hit == self._promised(own), "what was saved is not hit"
             own.junction = self._attention(own)
         self.live[request] = own
-        self._check_read(own, slots, hit)
+        self._check_read(own, self.slots(request), hit)
         own.num_computed = hit
         self._scheduled(request, hit, len(slots), given, 0)
         return int(hit)
@@ -196,59 +253,72 @@ class Shadow:
         assert len(positions) == len(states)
         assert positions == sorted(set(positions)), "saved positions do not rise"
         assert all(start < position <= stop for position in positions), "a position is saved outside the step"
-        own.steps.append(
-            Step(start, stop, source, state, list(zip(positions, states, strict=True)), num_drafts)
-        )
-        mine = set(own.written)
+        own.step = Step(start, stop, source, state, list(zip(positions, states, strict=True)), num_drafts)
+        mine = set(own.step.written)
         for other, live in self.live.items():
-            others = {*live.written, *(step.source for step in live.steps)} if other != request else set()
+            others = {*live.step.written, live.step.source} if live.step and other != request else set()
             assert not mine & others, "a state slot is given to two"
 
-    def _run(self, own: Live, step: Step, slots: list[int]) -> None:
+    def _run(self, own: Live, step: Step, slots: list[list[int]]) -> None:
         if step.start == step.stop:
             return
         state = self.states.get(step.source) if step.source != -1 else self.prefix(own, 0)
         assert state == self.prefix(own, step.start), "a step starts from the state after another prefix"
-        self._check_read(own, slots, step.start, step.start)
+        self._check_read(own, slots, step.start)
         self.states[step.state] = POISON
         saves = dict(step.saves)
         for at in range(step.start, step.stop):
-            if slots[at] != -1:
-                self.memory[slots[at]] = self.prefix(own, at + 1)
+            for number in range(len(self.groups)):
+                self._write(number, slots[number][at], self.prefix(own, at + 1))
             if at + 1 in saves:
                 self.states[saves[at + 1]] = self.prefix(own, at + 1)
         self.states[step.state] = self.prefix(own, step.stop)
 
-    def _check_read(self, own: Live, slots: list[int], stop: int, position: int | None = None) -> None:
-        """The next token reads what this prefix has written, as far as its window sees."""
-        for at in range(first_seen(stop, self.cache.window), stop):
-            assert self.memory.get(slots[at]) == self.prefix(own, at + 1), (
-                "it reads what another prefix wrote"
-            )
+    def _write(self, number: int, slot: int, label: Any) -> None:
+        """Write a label; what another group has left in the block is gone."""
+        block, offset = divmod(slot, self.groups[number].block_size)
+        if self.memory.get(block, (None,))[0] != number:
+            self.memory[block] = number, {}
+        self.memory[block][1][offset] = label
 
-    def _keep(self, own: Live) -> None:
+    def _check_read(self, own: Live, slots: list[list[int]], stop: int) -> None:
+        """The next token reads what this prefix has written, as far as each group's window sees."""
+        for number, group in enumerate(self.groups):
+            for at in range(max(0, stop - group.window + 1) if group.window else 0, stop):
+                block, offset = divmod(slots[number][at], group.block_size)
+                writer, labels = self.memory.get(block, (None, {}))
+                assert writer == number, "it reads what another group wrote"
+                assert labels.get(offset) == self.prefix(own, at + 1), "it reads what another prefix wrote"
+
+    def _keep(self, own: Live, step: Step) -> None:
         """Note what is kept if nothing is lost: every block, and states by the rule of the profile."""
-        grid, size = self.cache._grid, self.size
-        for step in own.steps:
-            for at in range(step.start + 1, step.stop + 1):
-                if at % size == 0:
-                    self.kept.add(("block", self.prefix(own, at)))
-                due = {
-                    "interval": at % grid == 0,
-                    "chunk_end": at % grid == 0 and at == step.stop,
-                    "branch": False,
-                }
-                if due[self.cache.profile.saves] or (self.cache.profile.junctions and at == own.junction):
-                    self.kept.add(("state", self.prefix(own, at)))
+        profile, grid = self.cache.profile, self.cache.snapshot_grid
+        for at in range(step.start + 1, step.stop + 1):
+            for number, group in enumerate(self.groups):
+                if at % group.block_size == 0:
+                    self.kept.add((number, self.prefix(own, at)))
+            on_grid = at % grid == 0
+            due = {"interval": on_grid, "chunk_end": on_grid and at == step.stop, "branch": False}
+            if due[profile.saves] or (profile.junctions and at == own.junction):
+                self.kept.add(("state", self.prefix(own, at)))
+
+    def _can_resume(self, own: Live, stop: int) -> bool:
+        return all(
+            (number, self.prefix(own, end)) in self.kept
+            for number, group in enumerate(self.groups)
+            for end in self.ends(group, stop)
+        )
 
     def _attention(self, own: Live) -> int:
-        stops = range(self.size, len(own.tokens), self.size)
-        kept = [("block", self.prefix(own, stop)) in self.kept for stop in stops]
-        return self.size * (kept.index(False) if False in kept else len(kept))
+        stops = range(self.grid, len(own.tokens), self.grid)
+        return max((stop for stop in stops if self._can_resume(own, stop)), default=0)
 
     def _promised(self, own: Live) -> int:
-        stops = range(self.size, self._attention(own) + 1, self.size)
-        return max((stop for stop in stops if ("state", self.prefix(own, stop)) in self.kept), default=0)
+        stops = range(self.grid, self._attention(own) + 1, self.grid)
+        return max(
+            (p for p in stops if self._can_resume(own, p) and ("state", self.prefix(own, p)) in self.kept),
+            default=0,
+        )
 
 
 class Hybrids(RequestMachine):

@@ -10,6 +10,7 @@ from memory.test_bad_arguments import CACHE, LARGE, NO_COUNT, NO_LIST
 from kvref.errors import KVError
 from kvref.memory.snapshot_align import AlignCache
 from kvref.memory.snapshot_cache import SnapshotCache
+from kvref.memory.snapshot_groups import AttentionGroup
 from kvref.memory.snapshot_tree import SnapshotTree, StateNode
 from kvref.recurrent.sizes import StateShape
 from kvref.storage.state_arrays import StateArrays
@@ -32,6 +33,17 @@ MADE: dict[str, tuple[Callable[..., Any], dict[str, Any], Wrong]] = {
             "snapshot_interval": NO_SIZE,
             "window": NO_SIZE,
             "digest": [None, "sha256", 5],
+        },
+    ),
+    "group": (AttentionGroup, {"block_size": 2}, {"block_size": [None, *NO_SIZE], "window": NO_SIZE}),
+    "grouped": (
+        SnapshotCache,
+        {"num_blocks": 8, "num_states": 4, "groups": [AttentionGroup(2), AttentionGroup(4, 3)]},
+        {
+            "groups": [5, (), [], [None], [(2, None)], "12", AttentionGroup(2)],
+            "block_size": [2, *NO_SIZE],
+            "window": [2, *NO_SIZE],
+            "snapshot_interval": NO_SIZE,
         },
     ),
     "lmcache": (
@@ -114,6 +126,7 @@ CALLED: dict[str, tuple[Callable[[], Any], Any]] = {
     "cache": (
         used_cache,
         {**CACHE, "extend": {**CACHE["extend"], "num_drafts": (1, [None, 2, *NO_COUNT])}}
+        | {"slots": {**CACHE["slots"], "group": (0, [None, 1, *NO_COUNT])}}
         | {"commit": {**CACHE["commit"], "num_accepted": (0, [1, *NO_COUNT])}},
     ),
     "align": (used_align, CACHE),

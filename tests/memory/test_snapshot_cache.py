@@ -23,6 +23,7 @@ from kvref.errors import (
 from kvref.memory.keys import sha256
 from kvref.memory.namespace import Namespace
 from kvref.memory.snapshot_cache import SnapshotCache
+from kvref.memory.snapshot_groups import AttentionGroup
 from kvref.memory.snapshot_profiles import SNAPSHOT_PROFILES, SnapshotProfile, snapshot_profile_of
 from kvref.recurrent.sizes import kda_state
 
@@ -43,6 +44,13 @@ CACHES: dict[str, tuple[Any, ...]] = {
     "window": (9, 5, replace(KVREF, finish="donates"), 2, 2, 4),
     "wide window": (12, 6, KVREF, 2, 4, 7),
 }
+#: Blocks, state slots, interval, and groups as block size and window.
+GROUPED: dict[str, tuple[Any, ...]] = {
+    "full and window": (18, 6, 2, ((2, None), (2, 3))),
+    "two windows": (18, 5, 4, ((2, 5), (2, 1))),
+    "window of larger blocks": (16, 5, 4, ((2, None), (4, 4))),
+    "sizes that do not divide": (20, 6, 2, ((3, None), (2, 4), (1, 2))),
+}
 
 
 def run(machine: type[Hybrids]) -> None:
@@ -61,6 +69,18 @@ def test_every_step_starts_from_its_own_state(name: str) -> None:
     run(Machine)
 
 
+@pytest.mark.parametrize("name", GROUPED)
+def test_every_group_reads_its_own(name: str) -> None:
+    """The same where layers of attention differ: one hit for all groups and the states, or none."""
+    blocks, states, interval, pairs = GROUPED[name]
+    groups = [AttentionGroup(*pair) for pair in pairs]
+
+    class Machine(Hybrids):
+        make = staticmethod(lambda: SnapshotCache(blocks, states, snapshot_interval=interval, groups=groups))
+
+    run(Machine)
+
+
 @pytest.mark.parametrize("saves", ["interval", "chunk_end", "branch"])
 def test_what_the_rule_saves_is_hit(saves: str) -> None:
     """With memory for all, a hit is the longest that the profile's rule has left: KV-SNAP-014."""
@@ -68,6 +88,17 @@ def test_what_the_rule_saves_is_hit(saves: str) -> None:
     class Machine(Hybrids):
         ample = True
         make = staticmethod(lambda: SnapshotCache(2000, 3000, replace(KVREF, saves=saves), 2, 4))
+
+    run(Machine)
+
+
+def test_what_is_saved_is_hit_in_every_group() -> None:
+    """The same with a window beside full attention, in blocks of other sizes."""
+
+    class Machine(Hybrids):
+        ample = True
+        groups = (AttentionGroup(2), AttentionGroup(4, 5), AttentionGroup(1, 3))
+        make = staticmethod(lambda: SnapshotCache(6000, 3000, snapshot_interval=8, groups=Machine.groups))
 
     run(Machine)
 
@@ -222,7 +253,7 @@ BAD: list[tuple[type[KVError], str, Any]] = [
     (ArgumentError, "num_accepted = 1", lambda c: c.commit(0, num_accepted=1)),
     (OutOfStatesError, "6 state slots are needed, but 5 of 6", lambda c: c.extend(0, [1] * 7, num_drafts=6)),
     (OutOfBlocksError, "20 blocks are needed, but 13 of 16", lambda c: c.extend(0, [1] * 40)),
-    (OutOfBlocksError, "16 blocks of 2", lambda c: c.admit(1, [1] * 33)),
+    (OutOfBlocksError, "33 tokens, which take 17 blocks, but 16", lambda c: c.admit(1, [1] * 33)),
     (OwnershipError, "1 requests", lambda c: c.reset()),
 ]
 
@@ -242,16 +273,45 @@ def test_what_is_refused_changes_nothing(error: type[KVError], words: str, call:
     assert state_of(cache) == before
 
 
-def test_drafts_wait_for_their_commit() -> None:
-    """Nothing can be scheduled behind tokens that may be rejected."""
+STEPS_IN_FLIGHT: list[Any] = [
+    lambda c: c.extend(0, [6]),
+    lambda c: c.extend(0),
+    lambda c: c.extend(0, [6], num_drafts=1),
+    lambda c: c.finish(0),
+]
+
+
+@pytest.mark.parametrize("num_drafts", [0, 1])
+@pytest.mark.parametrize("call", STEPS_IN_FLIGHT, ids=["tokens", "nothing", "drafts", "finish"])
+def test_a_step_in_flight_is_waited_for(call: Any, num_drafts: int) -> None:
+    """Nothing can be scheduled behind it, and no request ends as computed that is not: KV-SNAP-023."""
     cache = small()
     cache.admit(0, [1, 2, 3])
-    cache.commit(0)
-    cache.extend(0, [4, 5], num_drafts=1)
+    if num_drafts:
+        cache.commit(0)
+        cache.extend(0, [4, 5], num_drafts=num_drafts)
     before = state_of(cache)
-    with pytest.raises(ArgumentError, match="1 drafts wait"):
-        cache.extend(0, [6])
+    with pytest.raises(ArgumentError, match="request = 0 has a step in flight, expected its commit first"):
+        call(cache)
     assert state_of(cache) == before
+    cache.commit(0)
+    cache.finish(0)
+
+
+@pytest.mark.parametrize("num_drafts", [1, 2])
+def test_drafts_behind_a_snapshot_need_no_slot_for_it(num_drafts: int) -> None:
+    """After a rejection the request stands at a snapshot, apart from the slot it runs in: one slot fewer."""
+    cache = SnapshotCache(16, num_drafts + 1, block_size=1)
+    cache.admit(0, [1])
+    cache.commit(0)
+    cache.extend(0, [2, 3], num_drafts=1)
+    cache.commit(0, num_accepted=0)
+    assert cache.num_free_states == num_drafts - 1
+    step = cache.extend(0, [4] * num_drafts, num_drafts=num_drafts)
+    assert step.source != step.state
+    cache.check_invariants()
+    cache.commit(0, num_accepted=0)
+    cache.check_invariants()
 
 
 def test_namespaces_share_no_state() -> None:

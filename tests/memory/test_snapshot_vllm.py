@@ -1,8 +1,9 @@
-"""The cache in mode align against vLLM's KVCacheManager of a hybrid model: the same rows, step by step."""
+"""Both hybrid caches against vLLM's KVCacheManager: in mode align the same rows, and any joint hit."""
 
 import json
 import os
 import subprocess
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 
 from kvref.errors import OutOfBlocksError, UnknownRequestError
 from kvref.memory.snapshot_align import AlignCache
+from kvref.memory.snapshot_cache import SnapshotCache
+from kvref.memory.snapshot_groups import AttentionGroup
+from kvref.memory.snapshot_request import SnapshotRequest
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm_hybrid_manager.json"
 SCRIPT = Path(__file__).parent / "ask_vllm_snapshots.py"
@@ -81,6 +85,44 @@ def test_programs_hit_junctions_and_refuse() -> None:
     assert sum(name == "extend" and found is not None for name, *_, found, _ in steps) > 100
 
 
+def served(sizes: list[int], window: int) -> tuple[SnapshotCache, SnapshotRequest]:
+    """A cache that has every block and every state of the prompt, and the request that computed it."""
+    groups = [AttentionGroup(sizes[0]), AttentionGroup(sizes[1], window)]
+    hybrid = SnapshotCache(200, 50, snapshot_interval=sizes[2], groups=groups)
+    hybrid.admit(0, range(recorded()["prompt"]))
+    own = hybrid._requests[0]
+    hybrid.commit(0)
+    hybrid.finish(0)
+    return hybrid, own
+
+
+@pytest.mark.parametrize("number", range(160))
+def test_joint_hits_are_those_of_vllm(number: int) -> None:
+    """Full attention, a window and states, of each of which some are gone: the same hit, block for block."""
+    window, sizes, gone, hit = recorded()["hits"][number].values()
+    hybrid, own = served(sizes, window)
+    for group, at in gone:
+        if group < 2:
+            for key in own.keys(group, at, at + 1):
+                hybrid._index.withdraw(hybrid._index.every(key))
+                hybrid._snapshots.forget([key])
+        elif at * sizes[2] + sizes[2] < recorded()["prompt"]:
+            slot = hybrid._snapshots.find(own.prefix_of(at * sizes[2] + sizes[2]))
+            if slot is not None:
+                hybrid._snapshots.take_over(slot)
+                hybrid._snapshots.release([slot])
+        hybrid.check_invariants()
+    assert hybrid.admit(1, range(recorded()["prompt"])).num_cached_tokens == hit
+
+
+def test_hits_are_lost_in_every_way() -> None:
+    """Hits of nothing, of all and of lengths between, in blocks of one size and of two."""
+    hits = Counter(told["hit"] for told in recorded()["hits"])
+    assert min(hits[0], hits[40]) > 20
+    assert sum(count for hit, count in hits.items() if 0 < hit < 40) > 50
+    assert {(tuple(told["block_sizes"])) for told in recorded()["hits"]} == {(4, 4, 4), (8, 4, 8)}
+
+
 def test_vllm_still_does_so() -> None:
     """The record is what the script prints, asked now."""
     if "KVREF_VLLM_PYTHON" not in os.environ:
@@ -88,4 +130,6 @@ def test_vllm_still_does_so() -> None:
     command = [os.environ["KVREF_VLLM_PYTHON"], str(SCRIPT)]
     answer = subprocess.run(command, capture_output=True, check=False, text=True, timeout=600)
     assert answer.returncode == 0, answer.stderr[-2000:]
-    assert json.loads(answer.stdout)["programs"] == recorded()["programs"]
+    told = json.loads(answer.stdout)
+    assert told["programs"] == recorded()["programs"]
+    assert told["hits"] == recorded()["hits"]
