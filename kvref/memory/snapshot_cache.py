@@ -5,9 +5,10 @@ layers: the most tokens p, less than all, whose blocks are all there and after e
 taken. Where only one group has something, nothing is hit.
 
 `admit` hits, `extend` schedules, `commit` says that what was scheduled has been computed; then the blocks can
-be hit and the states restored, and not before. A request has one step in flight at a time. A snapshot is never written again: who restores it copies it
-into a state slot of its own. Blocks and states are evicted apart, each the least recently used first. A
-snapshot that is evicted leaves its blocks (a tombstone); blocks that are evicted take their snapshots along.
+be hit and the states restored, and not before. A request has one step in flight at a time. A snapshot is
+never written again: who restores it copies it into a state slot of its own. Blocks and states are evicted
+apart, each the least recently used first. A snapshot that is evicted leaves its blocks (a tombstone); blocks
+that are evicted take their snapshots along.
 
 Where the blocks of a request are hit further than its state, others part from a prefix that has no snapshot
 there. The request saves one where its blocks end: the junction, which the next of them hits.
