@@ -31,7 +31,7 @@ TOGETHER = "admit 1 2 b+1; admit 2 1 2b+1; commit 1; commit 2; admit 3 1 2b+1; a
             "serve 1 1 2b; serve 2 2 2b+1; admit 3 1 2b+1; admit 4 2 2b 3 1",
             "serve 1 1 b 2 b; serve 2 3 b 2 b 4 1; admit 3 2 b 1 1; admit 4 3 b 2 b 1 1",
             "serve 1 1 b+1 2 b; serve 2 1 b+1 3 b; admit 3 1 b+1 2 b 4 1; admit 4 1 b+1 3 b 4 1",
-            "serve 1 65537 2b; admit 2 65537 1 65537 2b; serve 3 2 2b; admit 4 2 b 65538 b+1",
+            "serve 1 2 2b; serve 2 65538 2b; admit 3 65538 2b+1; admit 4 2 2b+1",
         ),
         beside(snapshots("serve 1 1 2b; serve 2 2 b; admit 3 1 2b+1; admit 4 2 b+1")),
     ),
@@ -182,6 +182,9 @@ def what_is_left_is_hit(trial: Trial) -> None:
             every=4,
             num_blocks=40,
         ),
+        snapshots(
+            "serve 1 1 3b; serve 2 1 b 2 b; serve 3 1 b 3 5b; admit 4 1 b 3 3b+1", every=2, num_blocks=40
+        ),
     ),
 )
 def junction_is_hit_by_the_third(trial: Trial) -> None:
@@ -211,10 +214,15 @@ def junction_is_hit_by_the_third(trial: Trial) -> None:
             num_states=32,
             every=2,
         ),
+        snapshots(
+            "serve 1 1 70b; admit 2 1 70b+1; admit 3 1 35b+1; admit 4 1 20b 2 b",
+            num_blocks=150,
+            num_states=80,
+        ),
     ),
 )
 def what_was_saved_is_hit(trial: Trial) -> None:
-    """Prompts come again, longer, shorter and parted; chunks and outputs leave snapshots as well."""
+    """Prompts come again, longer, shorter and parted, and long ones; chunks and outputs leave snapshots."""
     expect_unbroken(trial, "KV-SNAP-014")
 
 

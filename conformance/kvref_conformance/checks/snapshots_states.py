@@ -16,13 +16,19 @@ COUNTED = (*ABORTS, "extend", "slots", "num_free", "num_free_states")
     "KV-SNAP-009",
     verbs=SNAPSHOTS,
     operations=DECODES,
-    cases=snapshots(
-        "serve 1 1 b; admit 2 1 b 2 1; admit 3 1 b 3 1; admit 4 1 b 4 1; commit 2; commit 3; commit 4; "
-        "decode 2 5 1; decode 3 6 1; commit 2; commit 3; decode 2 7 1; decode 4 7 1",
-        "admit 1 1 1; admit 2 2 1; admit 3 3 1; commit 1; commit 2; commit 3; finish 1; decode 2 4 1; "
-        "decode 3 5 1; commit 3; commit 2; decode 3 6 b",
-        "admit 1 1 b; commit 1; admit 2 1 b 2 1; decode 1 3 b; commit 2; commit 1; decode 2 3 b; "
-        "decode 1 4 1",
+    cases=every(
+        snapshots(
+            "serve 1 1 b; admit 2 1 b 2 1; admit 3 1 b 3 1; admit 4 1 b 4 1; commit 2; commit 3; commit 4; "
+            "decode 2 5 1; decode 3 6 1; commit 2; commit 3; decode 2 7 1; decode 4 7 1",
+            "admit 1 1 1; admit 2 2 1; admit 3 3 1; commit 1; commit 2; commit 3; finish 1; decode 2 4 1; "
+            "decode 3 5 1; commit 3; commit 2; decode 3 6 b",
+            "admit 1 1 b; commit 1; admit 2 1 b 2 1; decode 1 3 b; commit 2; commit 1; decode 2 3 b; "
+            "decode 1 4 1",
+        ),
+        snapshots(
+            "serve 1 1 b; admit 2 1 b 2 1; admit 3 1 b 3 1; abort 2; admit 4 4 1; admit 5 5 1; commit 3",
+            num_states=3,
+        ),
     ),
 )
 def running_states_are_private(trial: Trial) -> None:
@@ -45,10 +51,11 @@ def running_states_are_private(trial: Trial) -> None:
         snapshots(
             "admit 1 1 b; admit 2 2 b; commit 1; commit 2; finish 1; finish 2; serve 3 3 2b", num_states=3
         ),
+        snapshots("crowd 1 300 1 b; serve 301 2 2b; admit 302 2 2b+1", num_blocks=600, num_states=900),
     ),
 )
 def states_come_back(trial: Trial) -> None:
-    """Requests are aborted before and behind a commit, and finish; every slot is counted."""
+    """Requests are aborted before and behind a commit, and finish, hundreds at once; slots are counted."""
     expect_unbroken(trial, "KV-SNAP-010")
 
 
@@ -106,6 +113,8 @@ def snapshots_make_room(trial: Trial) -> None:
             "admit 1 1 b-1; commit 1; draft 1 1 2 1; accept 1 0; admit 2 1 b-1 2 2; decode 1 3 1; commit 1; "
             "commit 2; finish 1; admit 3 1 b-1 3 1 4 1",
             "admit 1 1 b-1; commit 1; draft 1 1 2 1; accept 1 0; decode 1 3 1; commit 1; admit 2 1 b-1 2 2",
+            "admit 1 1 b-1; commit 1; draft 1 1 2 1; accept 1 0; decode 1 3 1; commit 1; serve 2 1 b-1 2 1; "
+            "admit 3 1 b-1 2 2",
             "admit 1 1 b; commit 1; draft 1 2b 2 2b; accept 1 b; finish 1; admit 2 1 b 2 2b; "
             "admit 3 1 b 2 b 3 1",
             num_states=24,
@@ -200,6 +209,22 @@ def salts_share_no_state(trial: Trial) -> None:
 )
 def adapters_share_no_state(trial: Trial) -> None:
     """The same of adapters."""
+    expect_unbroken(trial, "KV-SNAP-019")
+
+
+@check(
+    "KV-SNAP-019",
+    verbs=SNAPSHOTS,
+    operations=HITS,
+    features=("adapter", "adapter_version"),
+    cases=snapshots(
+        _apart("adapter r 1; version r 1", "adapter r 1; version r 2", "adapter r 1"),
+        num_blocks=32,
+        num_states=32,
+    ),
+)
+def versions_share_no_state(trial: Trial) -> None:
+    """One adapter in two versions, and without one."""
     expect_unbroken(trial, "KV-SNAP-019")
 
 

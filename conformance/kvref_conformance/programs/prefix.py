@@ -34,8 +34,6 @@ from kvref_conformance.programs.running import Session
 from kvref_conformance.programs.step import Step
 from kvref_conformance.programs.watched_cache import WatchedCache
 
-#: Requests of one crowd.
-CROWD = 1024
 #: Step -> how many numbers it takes, at least and at most.
 STEPS = {
     name: (least, most)
@@ -79,18 +77,6 @@ class Prefixes(RequestSteps):
         done = self.do_admit(request, *pairs)
         self.cache.told.far = False
         return done
-
-    def do_crowd(self, first: int, count: int, *pair: int) -> bool:
-        """Begin many equal requests, compute all, and end all."""
-        numbers = range(first, first + count)
-        if not 0 < count <= CROWD or any(number in self.cache.live for number in numbers):
-            return False
-        with self.cache.unseen():
-            if not all(self.do_admit(number, *pair) for number in numbers):
-                return False
-            there = [number for number in numbers if self.do_commit(number)]
-        with self.cache.unseen():
-            return all(self.do_finish(number) for number in there)
 
     def do_decode(self, request: int, *pairs: int) -> bool:
         """Let decoded tokens join, and schedule all of them."""

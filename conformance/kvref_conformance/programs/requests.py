@@ -13,6 +13,9 @@ from kvref_conformance.programs.drafts import PARTS, TEXTS, Drafts
 from kvref_conformance.programs.prompts import Prompt, are_pairs, tokens_of
 from kvref_conformance.programs.step import Step
 
+#: Requests of one crowd.
+CROWD = 1024
+
 
 class RequestSteps:
     """Performs the steps that prefix caches and snapshot caches have in common."""
@@ -61,6 +64,18 @@ class RequestSteps:
         self.drafts.drop(request)
         self.cache.admit(request, Prompt(given, tokens_of(pairs)), most)
         return True
+
+    def do_crowd(self, first: int, count: int, *pair: int) -> bool:
+        """Begin many equal requests, compute all, and end all."""
+        numbers = range(first, first + count)
+        if not 0 < count <= CROWD or any(number in self.cache.live for number in numbers):
+            return False
+        with self.cache.unseen():
+            if not all(self.do_admit(number, *pair) for number in numbers):
+                return False
+            there = [number for number in numbers if self.do_commit(number)]
+        with self.cache.unseen():
+            return all(self.do_finish(number) for number in there)
 
     def do_more(self, request: int, most: int) -> bool:
         """Schedule more of a prompt."""

@@ -11,6 +11,8 @@ Steps, where r is a request, d a document, n and m numbers of tokens:
     accept r k               what is scheduled is computed now, and the first k drafts stay
     finish r · abort r       a request ends; it is finished only when all of it is computed
     reset                    forget everything; must be refused while there is a request
+    crowd r n d m            n requests, from r on, have m tokens of document d each; all are computed, then
+                             all end
     adapter · version · salt · image · embed
                              what request r is to be admitted with, as in `drafts`
 
@@ -44,6 +46,7 @@ STEPS = {
     for least, most, names in (
         (3, 65, "admit decode"),
         (4, 66, "part draft"),
+        (4, 4, "crowd"),
         (2, 2, "more accept accept_beyond accept_negative draft_beyond draft_negative"),
         (1, 1, "commit finish abort again stranger huge"),
         (0, 0, "reset"),

@@ -3,7 +3,8 @@
 For porters: after a refusal everything is looked at again, as after any operation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from kvref_conformance.contracts import Failed
@@ -16,6 +17,17 @@ class Watched:
 
     session: Session
     log: Log
+    counted: str
+    """The requirement that a wrong count breaches."""
+    _unseen = False
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Look at nothing until all of something is done."""
+        self._unseen = True
+        yield
+        self._unseen = False
+        self.look(self.counted)
 
     def look(self, requirement: str) -> None:
         """Look at everything that can be looked at; `requirement` is what is breached if it is wrong."""

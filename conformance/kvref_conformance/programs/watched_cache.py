@@ -29,6 +29,8 @@ from kvref_conformance.programs.writes import judge_writes
 class WatchedCache(Watched):
     """One session, the shadow of its memory, and what is published."""
 
+    counted = "KV-PREFIX-022"
+
     def __init__(self, session: Session, case: Case, claims: Claims, log: Log) -> None:
         self.session, self.claims, self.log = session, claims, log
         self.block_size = case.block_size
@@ -51,7 +53,6 @@ class WatchedCache(Watched):
         self.told = Told()
         self.names = Names()
         self.eager = claims.choice("publish-time") == "scheduled"
-        self._unseen = False
         look_at_count(self, "KV-PREFIX-022")
 
     @property
@@ -182,13 +183,11 @@ class WatchedCache(Watched):
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
-        """Look at nothing until all of something is done."""
-        self._unseen = True
+        """Look at nothing until all of something is done, and take no events."""
         self.mirror.piled += 1
-        yield
-        self.mirror.piled -= 1
-        self._unseen = False
-        self.look("KV-PREFIX-022")
+        with super().unseen():
+            yield
+            self.mirror.piled -= 1
 
     def is_there(self, label: int) -> bool:
         """Say whether a block still holds the prefix that a label ends."""

@@ -29,6 +29,8 @@ from kvref_conformance.programs.watched import Watched
 class WatchedSnapshots(Watched):
     """One session, the shadow of its memory, and what may be hit."""
 
+    counted = "KV-SNAP-010"
+
     def __init__(self, session: Session, case: Case, claims: Claims, log: Log) -> None:
         self.session, self.claims, self.log = session, claims, log
         self.block_size = case.block_size
@@ -200,6 +202,8 @@ class WatchedSnapshots(Watched):
 
     def look(self, requirement: str) -> None:
         """Look at slots and counts; `requirement` is what is breached if one is wrong."""
+        if self._unseen:
+            return
         for request in self.live:
             look_at_slots(self, request, requirement)
         look_at_blocks(self, requirement)

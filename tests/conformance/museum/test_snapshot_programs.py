@@ -27,7 +27,9 @@ EXHIBITS: dict[str, Exhibit] = {
 OPENED: dict[str, dict[str, int]] = {
     "HitOfBlocksAlone": {"snapshot_interval": 8},
     "JunctionNeverSaved": {"snapshot_interval": 8},
+    "IntervalFromTheHit": {"snapshot_interval": 8},
     "SplitLosesTheState": {"snapshot_interval": 8},
+    "AbortLetsGoTwice": {"num_states": 3},
     "StateTakesItsBlocksAlong": {"num_states": 3},
     "RefusedRequestKeepsAState": {"num_states": 24},
     "BlocksEvictedUnderTheState": {"num_blocks": 3},

@@ -3,6 +3,7 @@
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.programs.asking_snapshots import SNAPSHOTS
 from kvref_conformance.subjects.lists.naming import Content, Name
+from kvref_conformance.subjects.lists.requests import Request
 from kvref_conformance.subjects.lists.snapshots import SnapshotLists
 from kvref_conformance.subjects.lists.steps import ZEROS, Step
 
@@ -179,3 +180,25 @@ class BlocksEvictedUnderTheState(SnapshotLists):
         """Keep the snapshots."""
         for name in [name for name, known in self.known if known == block]:
             self.known.remove((name, block))
+
+
+@exhibit(
+    as_if="the interval of snapshots were counted from where the hit ends",
+    fault="F01 boundary",
+    breaks=("KV-SNAP-014",),
+    may_also_break=("KV-SNAP-012", "KV-SNAP-013"),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    features=("junctions",),
+    program="admit 1 1 4; commit 1; admit 2 1 4 2 1; commit 2; admit 3 1 4 3 4; commit 3; admit 4 1 4 3 5",
+)
+class IntervalFromTheHit(SnapshotLists):
+    """A request that goes on from a snapshot saves the next one an interval behind it.
+
+    A plant: as long as all snapshots lie on the interval nothing shows. A junction lies beside it.
+    """
+
+    def is_due(self, one: Request, position: int, stop: int) -> bool:
+        """Count from the hit."""
+        junction = position == self.running[one.number].junction
+        return junction or (position - one.hit) % self.interval == 0

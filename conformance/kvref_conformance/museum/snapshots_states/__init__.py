@@ -1,7 +1,16 @@
 """Faults of state slots in a snapshot cache: leaks, slots of others, drafts, aborts, resets, namespaces."""
 
+from kvref_conformance.museum.snapshots_states.drafts import (
+    AcceptsAnyNumber,
+    BlocksOfDraftsPublished,
+    CopiedBackAtABoundary,
+    DraftsInsertedEarly,
+    RollbackLeavesTheState,
+    SavesWhatWasRejected,
+)
 from kvref_conformance.museum.snapshots_states.slots import (
     AbortKeepsTheState,
+    AbortLetsGoTwice,
     BlockBehindTheLast,
     FinishKeepsTheState,
     ForksShareAState,
@@ -12,24 +21,22 @@ from kvref_conformance.museum.snapshots_states.slots import (
 )
 from kvref_conformance.museum.snapshots_states.steps import (
     AbortPublishesItsStep,
-    AcceptsAnyNumber,
-    CopiedBackAtABoundary,
-    DraftsInsertedEarly,
     RefusedRequestKeepsAState,
     ResetKeepsStates,
     ResetUnderStates,
-    RollbackLeavesTheState,
     SavesBehindItsStep,
-    SavesWhatWasRejected,
     SecondAdmissionReplacesTheState,
     StatesOfEveryNamespace,
+    StatesOfEveryVersion,
 )
 
 __all__ = [
     "AbortKeepsTheState",
+    "AbortLetsGoTwice",
     "AbortPublishesItsStep",
     "AcceptsAnyNumber",
     "BlockBehindTheLast",
+    "BlocksOfDraftsPublished",
     "CopiedBackAtABoundary",
     "DraftsInsertedEarly",
     "FinishKeepsTheState",
@@ -46,4 +53,5 @@ __all__ = [
     "SlotOfPadding",
     "StatesOfDraftsKept",
     "StatesOfEveryNamespace",
+    "StatesOfEveryVersion",
 ]

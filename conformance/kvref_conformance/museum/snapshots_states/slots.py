@@ -8,7 +8,7 @@ from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.programs.asking_snapshots import SNAPSHOTS
 from kvref_conformance.subjects.lists.requests import Request
 from kvref_conformance.subjects.lists.snapshots import SnapshotLists
-from kvref_conformance.subjects.lists.steps import ZEROS, Step
+from kvref_conformance.subjects.lists.steps import ZEROS, Running, Step
 
 DRAFTS = ("drafts",)
 SIZES = (4,)
@@ -110,6 +110,30 @@ class AbortKeepsTheState(SnapshotLists):
         one = self.requests.get(request)
         self.end(one)
         del self.running[request]
+
+
+@exhibit(
+    as_if="an abort let go of the snapshot that it restored twice",
+    fault="F07 ownership",
+    breaks=("KV-SNAP-010",),
+    may_also_break=("KV-SNAP-005", "KV-SNAP-006", "KV-SNAP-009"),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 4; commit 1; finish 1; admit 2 1 5; admit 3 1 5; abort 2; admit 4 2 1; admit 5 3 1",
+)
+class AbortLetsGoTwice(SnapshotLists):
+    """The step in flight lets go of its source, and the request lets go of what it holds, the source too.
+
+    A plant: with one reader nothing happens, for nobody holds it any more. With two, the other one's source
+    is handed out under it.
+    """
+
+    def abort(self, request: int) -> None:
+        """Let go of the source once more, if anybody holds it."""
+        own = self.running.get(request, Running())
+        super().abort(request)
+        if own.step is not None and own.step.source != ZEROS and self.states.holders[own.step.source]:
+            self.states.let_go(own.step.source)
 
 
 @exhibit(

@@ -1,4 +1,4 @@
-"""Faults of drafts, aborts, refusals, namespaces, resets and odd requests."""
+"""Faults of aborts, refusals, namespaces, resets and odd requests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,108 +6,10 @@ from typing import Any
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.programs.asking_snapshots import SNAPSHOTS
 from kvref_conformance.subjects.lists.naming import Content
-from kvref_conformance.subjects.lists.requests import Request
 from kvref_conformance.subjects.lists.snapshots import SnapshotLists
-from kvref_conformance.subjects.lists.steps import ZEROS, Running, Step
+from kvref_conformance.subjects.lists.steps import Step
 
-DRAFTS = ("drafts",)
 SIZES = (4,)
-
-
-@exhibit(
-    as_if="a rollback had taken tokens back and left the state as it was",
-    fault="F17 rollback",
-    seen_in=("ggml-org/llama.cpp#26695",),
-    breaks=("KV-SNAP-015",),
-    verbs=SNAPSHOTS,
-    block_sizes=SIZES,
-    features=DRAFTS,
-    program="admit 1 1 1; commit 1; draft 1 1 1 1; accept 1 0; decode 1 1 1",
-)
-class RollbackLeavesTheState(SnapshotLists):
-    """Removing the last tokens of a request succeeds: attention forgets them, the recurrent layers do not.
-
-    Whatever is decoded next follows tokens that were rejected.
-    """
-
-    def slot_after(self, step: Step, kept: int) -> int:
-        """Stay where the step ended."""
-        return step.state
-
-
-@exhibit(
-    as_if="a snapshot had been taken of the state before drafts were taken back",
-    fault="F15 state not copied",
-    seen_in=("am17an/llama.cpp#15",),
-    breaks=("KV-SNAP-015",),
-    verbs=SNAPSHOTS,
-    block_sizes=SIZES,
-    features=DRAFTS,
-    program="admit 1 1 3; commit 1; draft 1 1 1 2; accept 1 0; admit 2 1 3 1 2",
-)
-class SavesWhatWasRejected(SnapshotLists):
-    """While a rollback is pending, a save reads the cell itself and not the one that the rollback points to.
-
-    The snapshot has the rejected tokens in it.
-    """
-
-    def publish_states(self, one: Request, step: Step, kept: int) -> None:
-        """Publish the state after the step for the last position that stays."""
-        taken = step.state if kept < step.stop else ZEROS
-        due = self.positions(one, step)
-        for position, slot in step.saves:
-            if position in due and position <= kept:
-                own = taken if position == kept and taken != ZEROS else slot
-                self.states.store(self.name(one.content, position), own)
-
-
-@exhibit(
-    as_if="a state had been copied back over the running one where the kept tokens fill a block",
-    fault="F01 boundary",
-    seen_in=("vllm-project/vllm#53505",),
-    breaks=("KV-SNAP-015",),
-    verbs=SNAPSHOTS,
-    block_sizes=SIZES,
-    features=DRAFTS,
-    program="admit 1 1 3; commit 1; draft 1 1 1 2; accept 1 0; decode 1 1 1",
-)
-class CopiedBackAtABoundary(SnapshotLists):
-    """Behind a step the state of the accepted tokens moves to the block it belongs to.
-
-    Where they end exactly with a block, source and target are reckoned the wrong way round, and the state
-    that had just been moved is written over.
-    """
-
-    def slot_after(self, step: Step, kept: int) -> int:
-        """Go back to where the step started."""
-        if step.num_drafts and step.start < kept < step.stop and kept % self.block_size == 0:
-            return step.source
-        return super().slot_after(step, kept)
-
-
-@exhibit(
-    as_if="drafts had been published before they were accepted, and not taken back",
-    fault="F17 rollback",
-    seen_in=("sgl-project/sglang#29349",),
-    breaks=("KV-SNAP-015",),
-    may_also_break=("KV-SNAP-010",),
-    verbs=SNAPSHOTS,
-    block_sizes=SIZES,
-    features=DRAFTS,
-    program="admit 1 1 3; commit 1; draft 1 1 1 1; accept 1 0; decode 1 2 1; admit 2 1 3 1 2",
-)
-class DraftsInsertedEarly(SnapshotLists):
-    """A provisional insert puts all tokens of a step into the tree, for the next step may need them.
-
-    Nothing takes the rejected ones out again, and the slots behind them are written anew.
-    """
-
-    def save(self, one: Request, step: Step) -> None:
-        """Publish blocks and states of drafts."""
-        super().save(one, step)
-        if step.num_drafts:
-            self.publish(one, step.stop)
-            self.publish_states(one, step, step.stop)
 
 
 @exhibit(
@@ -202,6 +104,29 @@ class StatesOfEveryNamespace(SnapshotLists):
 
 
 @exhibit(
+    as_if="a state were found without the version of its adapter",
+    fault="F03 cache key",
+    breaks=("KV-SNAP-019",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    features=("adapter", "adapter_version"),
+    program="adapter 1 1; version 1 1; admit 1 1 4; commit 1; adapter 2 1; admit 2 1 4; commit 2; "
+    "adapter 3 1; admit 3 1 5",
+)
+class StatesOfEveryVersion(SnapshotLists):
+    """An adapter is loaded anew under its old name, and what was computed with the old weights is restored.
+
+    A plant: blocks have the version in their keys, so it shows when both versions have seen the prompt.
+    """
+
+    def find_state(self, content: Content, stop: int) -> int | None:
+        """Look at tokens, adapter and salt."""
+        (adapter, _, salt), items = self.name(content, stop)
+        found = (s for ((a, _, b), known), s in self.states.known if (a, b, known) == (adapter, salt, items))
+        return next(found, None)
+
+
+@exhibit(
     as_if="a reset forgot blocks and kept states",
     fault="F21 one path only",
     breaks=("KV-SNAP-020",),
@@ -261,26 +186,3 @@ class SecondAdmissionReplacesTheState(SnapshotLists):
         if any(one.number == request for one in self.requests.live):
             super().abort(request)
         return super().admit(request, tokens, max_new_tokens, **given)
-
-
-@exhibit(
-    as_if="more drafts could be accepted than there were",
-    fault="F22 no progress",
-    breaks=("KV-SNAP-021",),
-    verbs=SNAPSHOTS,
-    block_sizes=SIZES,
-    features=DRAFTS,
-    program="admit 1 1 1; accept_beyond 1 1",
-)
-class AcceptsAnyNumber(SnapshotLists):
-    """A number of accepted drafts is cut to those there are.
-
-    A plant: whoever counts the token of the model itself as a draft is off by one, and is not told.
-    """
-
-    def commit(self, request: int, num_accepted: int | None = None) -> None:
-        """Take what there is."""
-        own: Running = self.running.get(request, Running())
-        if num_accepted is not None and own.step is not None:
-            num_accepted = min(num_accepted, own.step.num_drafts)
-        super().commit(request, num_accepted)
