@@ -15,10 +15,11 @@ from typing import Any
 
 from kvref.errors import ConfigError, shown
 from kvref.planning.config_keys import Keys
-from kvref.planning.indifferent_keys import OTHER_MODELS
+from kvref.planning.indifferent_keys import OTHER_MODELS, may_decide
+from kvref.planning.layer_lists import LAYER_COUNTS
 
 _TEXT = ("text_config", "language_config", "llm_config", "thinker_config", "lm_config")
-_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "layers_block_type", "layer_types")
+_COUNTS = (*LAYER_COUNTS, "layers_block_type", "layer_types")
 #: Keys that both levels may carry; the text part's decide, and the other's must not contradict them.
 _SAID_TWICE = (
     "num_hidden_layers", "num_key_value_heads", "num_attention_heads", "head_dim", "layer_types",
@@ -91,8 +92,13 @@ def _check_agreement(keys: Keys, inside: Keys) -> None:
 def _with_attention(keys: Keys) -> Keys:
     """Keys of DBRX and MPT lie in an object of their own; they are read as if they did not."""
     inner = keys.config.get("attn_config")
-    if not isinstance(inner, Mapping):
+    if inner is None:
         return keys
+    if not isinstance(inner, Mapping):
+        keys.refuse("attn_config", "an object")
+    for name in inner:
+        if name in keys and keys.config[name] != inner[name] and may_decide(str(name)):
+            keys.refuse(str(name), f"the same as {keys.path}attn_config.{name} = {shown(inner[name])}")
     merged = keys.replaced({**inner, **keys.config})
     merged.passed("attn_config")
     kind = merged.word("attn_type")

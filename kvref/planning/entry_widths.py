@@ -14,9 +14,10 @@ from typing import NamedTuple
 from kvref.planning.config_keys import MAX_HEADS, Keys
 from kvref.planning.families import Family
 
-_Q_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
-_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads", "num_attention_groups")
-_HIDDEN = ("hidden_size", "n_embd", "d_model")
+_Q_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "num_query_heads")
+_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "kv_n_heads", "num_attention_groups",
+             "num_key_value_heads_per_layer")  # fmt: skip
+_HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model", "model_dim")
 
 
 class Width(NamedTuple):
@@ -35,7 +36,10 @@ def is_latent(keys: Keys, family: Family | None) -> bool:
     if keys.flag("use_mla") is False:
         keys.passed("kv_lora_rank", "qk_rope_head_dim", "v_head_dim")
         return False
-    return "kv_lora_rank" in keys or (family is not None and family.latent)
+    latent = "kv_lora_rank" in keys or (family is not None and family.latent)
+    if keys.word("attention_method") not in ((None, "MLA") if latent else (None, "MHA", "GQA")):
+        keys.refuse("attention_method", "MLA, as there is a kv_lora_rank" if latent else "MHA or GQA")
+    return latent
 
 
 def width_of(keys: Keys, family: Family | None, *, windowed: bool, mixed: bool) -> Width:
@@ -49,7 +53,7 @@ def width_of(keys: Keys, family: Family | None, *, windowed: bool, mixed: bool) 
     if family is not None and family.vector:
         keys.passed(*_KV_HEADS, *_Q_HEADS, "hidden_size", "qk_rope_head_dim")
         return Width(1, keys.needed("head_dim"), 0)
-    heads, k_dim = kv_heads(keys, family), head_dim(keys)
+    heads, k_dim = kv_heads(keys, family), head_dim(keys, known=family is not None)
     v_dim = k_dim if keys.flag("use_mla") is False else keys.count("v_head_dim")
     if windowed:
         _check_needs(keys, family)
@@ -63,7 +67,8 @@ def width_of(keys: Keys, family: Family | None, *, windowed: bool, mixed: bool) 
         v_dim = keys.count("swa_v_head_dim") or (v_dim if own is None else own)
         k_dim = own or k_dim
     elif mixed:
-        heads = keys.count("num_global_key_value_heads", at_most=MAX_HEADS) or heads
+        if keys.flag("attention_k_eq_v") is not False:  # else all layers have as many, in Gemma 4
+            heads = keys.count("num_global_key_value_heads", at_most=MAX_HEADS) or heads
         own = keys.count("global_head_dim")
         k_dim, v_dim = own or k_dim, own or v_dim
     else:
@@ -98,9 +103,10 @@ def q_heads(keys: Keys) -> int | None:
     return keys.count(*_Q_HEADS, at_most=MAX_HEADS)
 
 
-def head_dim(keys: Keys) -> int:
+def head_dim(keys: Keys, *, known: bool = True) -> int:
     """Return the width of a head: as it is said, or the hidden size shared out among the query heads.
 
+    The second where the family is known, for a class may have another width for what is not said.
     Raises: ConfigError if neither is there, or the heads do not divide the hidden size.
     """
     hidden, heads = keys.count(*_HIDDEN), q_heads(keys)
@@ -108,6 +114,8 @@ def head_dim(keys: Keys) -> int:
     keys.passed("kv_channels")
     if said is not None:
         return said
+    if not known:
+        keys.refuse("head_dim", "a whole number: model_type is not one that kvref knows", found="missing")
     if hidden is None or heads is None:
         missing = "head_dim" if heads is not None else _Q_HEADS[0]
         keys.refuse(missing, "a whole number, as nothing else says how wide a head is", found="missing")

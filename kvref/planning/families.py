@@ -48,6 +48,8 @@ class Family:
     """Keys that the configs carry and the code does not read."""
     needs: tuple[str, ...] = ()
     """Keys without which layers with a window are undecided."""
+    must: tuple[str, ...] = ()
+    """Keys of which one must be there: the class has a default for none that would do."""
     attentions: int = 1
     """Attentions in one layer, each with entries of its own."""
 
@@ -55,7 +57,8 @@ class Family:
 #: Keys of both Zambas that concern the weights of the blocks they share.
 _ZAMBA = (
     "attention_hidden_size", "num_query_groups", "num_mem_blocks", "use_shared_attention_adapter",
-    "use_shared_attention_lora", "use_shared_block_lora", "use_shared_mlp_lora", "use_mem_rope",
+    "use_shared_attention_lora", "use_shared_mlp_adapter", "use_shared_block_lora",
+    "use_shared_mlp_lora", "use_mem_rope",
     "use_long_context",
     "lora_rank", "kv_channels", "shared_block_size",
 )  # fmt: skip
@@ -70,16 +73,23 @@ FAMILIES = (
         _names(
             "llama llama_text arcee apertus apertus_text seed_oss smollm glm glm4 glm4_moe glm4v glm4v_text "
             "glm4v_moe glm4v_moe_text glm46v nemotron granite granitemoe granitemoeshared olmo olmo2 olmoe "
-            "flex_olmo cohere dbrx internlm2 internlm3 minicpm minicpm_v yi exaone stablelm jais2 helium "
+            "flex_olmo cohere internlm2 internlm3 minicpm minicpm_v yi exaone stablelm jais2 helium "
             "bitnet "
             "minimax_m2 qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text hyperclovax persimmon fuyu "
             "solar "
-            "aria_text deepseek nemotron-nas deci decilm solar_open sarvam_moe bailing_moe bailing_moe_v2 "
+            "aria_text deepseek solar_open sarvam_moe bailing_moe bailing_moe_v2 "
             "phi "
             "diffllama nanochat gemma gemma_text paligemma orion xverse skywork aquila mimo arctic grok-1 "
             "molmo "
-            "minimax_m3_vl_text minimax_m3_vl minimax_m3 jetmoe step3_text step3 laguna hy_v3 iquestcoder"
+            "jetmoe step3_text step3 laguna hy_v3 iquestcoder"
         )
+    ),
+    Family(("minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3"), unused=("index_head_dim",)),
+    Family(("openelm",), unused=("num_gqa_groups", "share_input_output_layers"), must=("num_kv_heads",)),
+    Family(("dbrx",), must=("kv_n_heads",)),
+    Family(
+        _names("nemotron-nas deci decilm"),
+        must=("block_configs", "num_key_value_heads_per_layer", "num_key_value_heads"),
     ),
     Family(
         _names("ernie4_5 ernie4_5_moe ernie4_5_vl_moe ernie4_5_vl_moe_text"), unused=("compression_ratio",)
@@ -127,7 +137,8 @@ FAMILIES = (
     ),
     Family(_names("axk2 hy_v4 dots3_note_text"), rule="listed", latent=True),
     Family(("longcat_flash",), latent=True, attentions=2),
-    Family(("deepseek_v4", "deepseek_v41_text", "deepseek_v41"), rule="listed", vector=True),
+    Family(("deepseek_v4",), rule="listed", vector=True),
+    Family(("deepseek_v41_text", "deepseek_v41"), rule="listed", vector=True, must=("kv_source_layer_ids",)),
     Family(_names("kimi_linear kimi_k3 glm5_next_text glm5_next"), rule="listed", linear="kda", latent=True),
     Family(("bailing_hybrid",), rule="listed", linear="kda", latent=True, unused=("layer_group_size",)),
     Family(

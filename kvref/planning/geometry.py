@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from kvref.errors import ConfigError, shown
 from kvref.planning import compression, config_text, draft_layers, layer_sharing
 from kvref.planning.class_defaults import defaults_of
 from kvref.planning.config_keys import MAX_LENGTH, Keys
@@ -28,23 +29,23 @@ from kvref.planning.layer_overrides import Overrides, overrides_of
 from kvref.planning.state_shapes import KEYS as STATE_KEYS
 from kvref.planning.state_shapes import pass_kda, state_of
 
-_CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len")
+_CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len",
+            "max_context_length")  # fmt: skip
 _STATEFUL = ("linear", "hybrid", "hybrid_window", "conv")
 
 
-def geometry_of(config: Mapping[str, Any], name: str = "", *, ignore: Collection[str] = ()) -> CacheGeometry:
+def geometry_of(
+    config: Mapping[str, Any], name: str = "", *, ignore: Collection[str] = (), read_as: str | None = None
+) -> CacheGeometry:
     """Return what the model of a config keeps of a request.
 
-    `ignore` names keys that the caller knows to leave the cache alone; each is a warning.
+    `ignore` names keys that the caller knows to leave the cache alone; each is a warning. `read_as` is the
+    model type whose class the caller knows to do the same; that is a warning, too.
     Raises: ConfigError that names the key: missing, impossible, contradicted by another, or not known.
     """
     warnings: list[str] = []
     keys, around = config_text.text_keys(config, warnings)
-    model_type = config_text.model_type_of(keys, around)
-    family = family_of(model_type)
-    if family is None:
-        spelled = f"model_type = {model_type}" if model_type else "model_type is absent"
-        warnings.append(f"{spelled}: no family that kvref knows, read by its keys alone")
+    model_type, family = _class_of(keys, around, warnings, read_as)
     keys.defaults = defaults_of(model_type, bool(keys.path))
     n, drafts = number_of_layers(keys), draft_layers.number_of_drafts(keys)
     ratios = compression.ratios_listed(keys, n, drafts)
@@ -52,6 +53,11 @@ def geometry_of(config: Mapping[str, Any], name: str = "", *, ignore: Collection
         found = LayerKinds(tuple(compression.kinds_of_ratios(ratios[:n])), "compress_ratios")
     else:
         found = kinds_of_layers(keys, family, n, drafts)
+        if family is None and model_type and found.by_class:
+            keys.refuse("model_type", "one that kvref knows, or a list of layers: nothing else says what "
+                        "they are", found=model_type)  # fmt: skip
+    if {"csa", "hca"} & set(found.kinds) and (family is None or not family.vector):
+        keys.refuse("model_type", "one whose compressed entries kvref knows", found=model_type or "missing")
     reader = _Reader(keys, family, found, ratios or [], overrides_of(keys, n))
     groups, states = reader.groups(), reader.states()
     drafted = reader.drafts(drafts)
@@ -62,6 +68,25 @@ def geometry_of(config: Mapping[str, Any], name: str = "", *, ignore: Collection
     warnings.extend(f"{key} was ignored, as asked" for key in ignore)
     return CacheGeometry(name, n * (family.attentions if family else 1), groups, states, drafted, context,
                          tuple(warnings))  # fmt: skip
+
+
+def _class_of(
+    keys: Keys, around: list[Keys], warnings: list[str], read_as: str | None
+) -> tuple[str, Family | None]:
+    """The model type that decides, and its family if there is one that kvref knows."""
+    model_type = config_text.model_type_of(keys, around)
+    spelled = f"model_type = {model_type}" if model_type else "model_type is absent"
+    if read_as is not None:
+        if family_of(read_as) is None:
+            raise ConfigError(f"read_as = {shown(read_as)}, expected a model type that kvref knows")
+        warnings.append(f"{spelled}, read as {read_as}, as asked")
+        model_type = read_as
+    family = family_of(model_type)
+    if family is None:
+        warnings.append(f"{spelled}: no family that kvref knows, read by its keys alone")
+    elif family.must and not any(name in keys for name in family.must):
+        keys.refuse(family.must[0], f"a value, as model_type = {model_type}", found="missing")
+    return model_type, family
 
 
 class _Reader:

@@ -105,6 +105,7 @@ INDIFFERENT = _words("""
     swa_rope_theta deepstack_layers layer_norm_type attn_dropout_prob use_attn_qk_norm attention_rope_scaling
     attn_residual use_attn_res mup_attn_scale calc_logits_for_entire_prompt indexer_kv_heads
     mtp_hidden_states_first merge_kernel_size hidden_mamba_act attn_impl attn_uses_sequence_id
+    clip_qkv normalize_qk_projections offset_alibi qk_ln mla_scale_q_lora mla_scale_kv_lora compression_config
     linear_num_norm_groups group_norm_size gating attention_function keep_query_dtype max_inference_chunksize
     """)
 

@@ -11,7 +11,7 @@ Source: transformers 5.24.0, configuration classes; facts about each key at its 
 `kvref.planning.layer_lists`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvref.planning import layer_lists as lists
 from kvref.planning.config_keys import MAX_LENGTH, Keys
@@ -29,6 +29,8 @@ class LayerKinds:
 
     kinds: tuple[str, ...]
     decided_by: str
+    by_class: bool = False
+    """Whether no key of the config lists the layers."""
 
 
 def kinds_of_layers(keys: Keys, family: Family | None, num_layers: int, drafts: int = 0) -> LayerKinds:
@@ -36,6 +38,8 @@ def kinds_of_layers(keys: Keys, family: Family | None, num_layers: int, drafts: 
 
     Raises: ConfigError if keys disagree, or none decides.
     """
+    if keys.count("full_attn_mod", at_most=2**20) not in (None, 1):
+        keys.refuse("full_attn_mod", "1, for each layer")
     found = lists.agreed(keys, _listed(keys, family, num_layers, drafts))
     if found is not None:
         name, kinds = found
@@ -43,7 +47,7 @@ def kinds_of_layers(keys: Keys, family: Family | None, num_layers: int, drafts: 
         if keys.flag("use_sliding_window") is False and any(kind in WINDOWED for kind in kinds):
             keys.refuse("use_sliding_window", f"true, as {name} lists layers with a window")
         return LayerKinds(tuple(kinds), name)
-    return _by_rule(keys, family, num_layers)
+    return replace(_by_rule(keys, family, num_layers), by_class=True)
 
 
 def window_of(keys: Keys, kind: str) -> int | None:

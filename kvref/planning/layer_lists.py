@@ -43,6 +43,7 @@ WORDS = {
     "moe": "none",
     "mlp": "none",
 }
+LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers")
 _PATTERN = {"M": "linear", "*": "full", "E": "none", "-": "none"}
 
 #: How a sparse layer of MiniMax-M3 chooses.
@@ -59,7 +60,7 @@ def number_of_layers(keys: Keys) -> int:
 
     Raises: ConfigError if no key says it, or one says what cannot be.
     """
-    found = keys.count("num_hidden_layers", "n_layer", "n_layers", "num_layers", at_most=MAX_LAYERS)
+    found = keys.count(*LAYER_COUNTS, at_most=MAX_LAYERS)
     if found is not None:
         return found
     for name in ("layers_block_type", "layer_types", "hybrid_override_pattern", "block_configs"):

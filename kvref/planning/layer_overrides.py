@@ -26,7 +26,7 @@ _NOT_SIZED = (
     "sparsify", "window_length", "num_sink_tokens", "unshifted_sink", "use_prefill_window_in_sink_attention",
     "is_mamba", "mamba", "llama4",
 )  # fmt: skip
-_LISTS = ("num_key_value_heads", "num_kv_heads")
+_LISTS = ("num_key_value_heads", "num_kv_heads", "num_key_value_heads_per_layer", "num_query_heads")
 
 
 class Overrides:
@@ -92,8 +92,12 @@ def _attention_of(keys: Keys, i: int, block: object) -> Keys:
 
 def _left_out(attention: Keys) -> bool:
     no_op, linear = attention.flag("no_op"), attention.flag("replace_with_linear")
-    own = attention.get("n_heads_in_group") or attention.get("num_key_value_heads")
-    return bool(no_op or linear or own is None)
+    if no_op or linear:
+        attention.passed("n_heads_in_group", "num_key_value_heads")
+        return True
+    if attention.get("n_heads_in_group") is attention.get("num_key_value_heads") is None:
+        attention.refuse("n_heads_in_group", "a whole number, as attention is not left out", found="missing")
+    return False
 
 
 def _grouped_heads(keys: Keys) -> list[tuple[int, int]]:

@@ -82,13 +82,13 @@ def _group(
 
 
 def _mamba1(keys: Keys) -> StateGroup:
-    hidden, expand = keys.needed("hidden_size", "d_model"), keys.count("expand", "mamba_expand", at_most=64)
-    keys.passed("n_mamba_heads", "mamba_dt_rank")
-    if expand is None:
-        expand = keys.needed("expand", at_most=64)
+    inner = None if _attends(keys) else keys.count("intermediate_size")  # that of an MLP, if layers attend
+    if inner is None:
+        inner = keys.needed("hidden_size", "d_model") * keys.needed("expand", "mamba_expand", at_most=64)
+    keys.passed("n_mamba_heads", "mamba_dt_rank", "expand", "mamba_expand")
     columns = keys.needed("conv_kernel", "mamba_d_conv", at_most=4096) - 1
     states = keys.needed("state_size", "mamba_d_state")
-    return _group(keys, "mamba1", (expand * hidden, states), (expand * hidden, columns))
+    return _group(keys, "mamba1", (inner, states), (inner, columns))
 
 
 def _mamba2(keys: Keys) -> StateGroup:

@@ -149,7 +149,7 @@ def globally(shared: int, window: int, kv_heads: int, head_dim: int, *kinds: int
     config = decoder("gemma4_text", len(kinds), 3 * kv_heads, head_dim)
     config |= {"sliding_window": window, "layer_types": [KINDS[kind] for kind in kinds]}
     config |= {"num_global_key_value_heads": kv_heads, "global_head_dim": 2 * head_dim}
-    config |= {"num_kv_shared_layers": shared, "attention_k_eq_v": False}
+    config |= {"num_kv_shared_layers": shared, "attention_k_eq_v": True}
     own = kinds[: len(kinds) - shared]
     entries = present(
         heads_of(places(own, 0), kv_heads, 2 * head_dim),
