@@ -63,7 +63,8 @@ _ENGINES = (
     SnapshotProfile(name="kvref", source="the canonical answers of the design"),
     SnapshotProfile(
         name="lmcache-k3",
-        source="LMCache, docs/source/recipes/kimi_k3.rst: a state is an opaque block, one a chunk of tokens",
+        source="LMCache, docs/source/recipes/kimi_k3.rst: a state is an opaque block, one a chunk of tokens, "
+        "which is a multiple of the tokens of a block in every group",
         block_size=None,
         saves="chunk_end",
         junctions=False,

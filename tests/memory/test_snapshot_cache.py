@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,14 @@ from kvref.errors import (
     OwnershipError,
     UnknownRequestError,
 )
-from kvref.memory.keys import sha256
+from kvref.memory.keys import block_keys, sha256
 from kvref.memory.namespace import Namespace
 from kvref.memory.snapshot_cache import SnapshotCache
 from kvref.memory.snapshot_groups import AttentionGroup
 from kvref.memory.snapshot_profiles import SNAPSHOT_PROFILES, SnapshotProfile, snapshot_profile_of
-from kvref.recurrent.sizes import kda_state
+from kvref.memory.snapshots import Prefix
+from kvref.planning.catalog import geometry_by_name
+from kvref.planning.ranks import geometry_of_rank, hybrid_block_size
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_hybrid.json").read_text(encoding="utf-8"))
 KVREF = SNAPSHOT_PROFILES["kvref"]
@@ -218,21 +219,45 @@ def test_finish_may_donate_the_last_state() -> None:
     assert served(cache, 1, list(range(8))).num_cached_tokens == 6
 
 
-def test_block_of_lmcache_follows_from_the_state() -> None:
-    """768 is Kimi K3 on 8 ranks with bfloat16: tokens of keys and values that are as large as a state."""
-    layer = kda_state(num_heads=96, head_k_dim=128, head_v_dim=128, conv_width=4)
-    sizes = {}
-    for ranks, element in ((8, 2), (8, 1), (4, 2), (1, 2)):
-        state, token = layer.state_bytes() / ranks, 576 * element
-        sizes[ranks, element] = 128 * ceil(state / (128 * token))
-    assert sizes == {(8, 2): 768, (8, 1): 1536, (4, 2): 1536, (1, 2): 5760}
-    cache = SnapshotCache(40, 9, "lmcache-k3", sizes[8, 2])
-    step = cache.admit(0, list(range(2000)), max_new_tokens=1536)
-    assert (cache.snapshot_interval, step.save_positions) == (768, [1536])
+#: Kimi K3 on eight ranks as LMCache's recipe has it: format of keys and values, how many blocks of attention
+#: a block of states covers, and the tokens of either and of a chunk.
+RECIPE = [("B300", "bfloat16", 1, 768, 768, 768), ("MI355X", "fp8_e4m3", 2, 1536, 3072, 3072)]
+
+
+@pytest.mark.parametrize(("form", "blocks", "attention", "state", "chunk"), [row[1:] for row in RECIPE])
+def test_chunk_of_lmcache_follows_from_its_blocks(
+    form: Any, blocks: int, attention: int, state: int, chunk: int
+) -> None:
+    """768 is of one configuration: a block is as large as a state, and a chunk ends one in every group."""
+    rank = geometry_of_rank(geometry_by_name("Kimi-K3"), 8)
+    size = hybrid_block_size(rank, form, multiple=128)
+    assert (size, blocks * size) == (attention, state)
+    groups = [AttentionGroup(size)]
+    cache = SnapshotCache(40, 9, "lmcache-k3", groups=groups, snapshot_interval=blocks * size)
+    assert cache.snapshot_grid == chunk
+    prompt = list(range(3 * chunk + 5))
+    assert cache.admit(0, prompt, max_new_tokens=chunk).save_positions == [chunk]
     cache.commit(0)
-    assert cache.extend(0).save_positions == []
+    assert cache.extend(0, max_new_tokens=chunk // 2).save_positions == []
     cache.commit(0)
-    assert cache.admit(1, list(range(2000))).num_cached_tokens == 1536
+    assert cache.extend(0, max_new_tokens=chunk // 2).save_positions == [2 * chunk]
+    cache.commit(0)
+    cache.finish(0)
+    assert cache.admit(1, prompt).num_cached_tokens == 2 * chunk
+
+
+def test_a_restore_needs_the_last_state_alone() -> None:
+    """A row of opaque states is as a window of one block: those before the hit may be gone."""
+    cache = small(num_blocks=40)
+    served(cache, 0, list(range(13)))
+    prefix = block_keys(list(range(13)), 2)
+    for position in (4, 8):
+        slot = cache._snapshots.find(Prefix(prefix[position // 2 - 1], None))
+        assert slot is not None
+        cache._snapshots.take_over(slot)
+        cache._snapshots.release([slot])
+    cache.check_invariants()
+    assert served(cache, 1, list(range(13))).num_cached_tokens == 12
 
 
 BAD: list[tuple[type[KVError], str, Any]] = [
