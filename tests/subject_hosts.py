@@ -74,7 +74,7 @@ OF_SCANS = {
     "vllm_cpu_gdn": ("vllm", "torch"),
 }
 #: The same for those that manage states beside blocks.
-OF_SNAPSHOTS = {"vllm_hybrid_manager": ("vllm", "torch")}
+OF_SNAPSHOTS = {"vllm_hybrid_manager": ("vllm", "torch"), "sglang_mamba_cache": ("sglang", "torch")}
 ALL = LIBRARIES | OF_FORMATS | OF_MANAGERS | OF_SCANS | OF_SNAPSHOTS
 #: Libraries that need an environment of their own -> the variable that names its interpreter.
 ELSEWHERE = {

@@ -54,6 +54,7 @@ BUILT_IN = {
     "vllm_kv_cache_manager": "kvref_conformance.subjects.vllm_kv_cache_manager:VllmKVCacheManager",
     "sglang_radix_cache": "kvref_conformance.subjects.sglang_radix_cache:SglangRadixCache",
     "sglang_unified_cache": "kvref_conformance.subjects.sglang_unified_cache:SglangUnifiedCache",
+    "sglang_mamba_cache": "kvref_conformance.subjects.sglang_mamba_cache:SglangMambaCache",
     "dynamo_index": "kvref_conformance.subjects.dynamo_index:DynamoIndex",
     "reference_geometry": "kvref_conformance.subjects.reference_geometry:Reference",
     "kvfit": "kvref_conformance.subjects.kvfit_geometry:Kvfit",

@@ -69,7 +69,8 @@ class Req:
     priority = session = session_id = kv_rotation_base = None
 
     def __init__(self, key: Any, hit: int, lock: Any, node: Any) -> None:
-        self.kv, self.lock, self.last_node = ReqKv(hit), lock, node
+        self.kv: Any = ReqKv(hit)
+        self.lock, self.last_node = lock, node
         self.extra_key, self.cache_salt = key.extra_key, key.cache_salt
         self.lora_id = key.extra_key
         self.origin_input_ids = key.token_ids
@@ -109,7 +110,7 @@ class Cache:
             page_size=block_size,
             enable_kv_cache_events=True,
         )
-        self._reqs: dict[int, Req] = {}
+        self._reqs: dict[int, Any] = {}
 
     def tree(self, **given: Any) -> Any:
         """Return a tree over the pools."""
