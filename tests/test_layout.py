@@ -49,7 +49,6 @@ LONG = {
     f"conformance/kvref_conformance/museum/{topic}.py": "one small class a bug, and a topic's bugs together"
     for topic in ("dense", "masks", "paged", "formats_integers")
 } | {
-    "conformance/kvref_conformance/checks/cache_geometry.py": "a check a rule, and little more than programs",
     "conformance/kvref_conformance/subjects/lists/layers.py": "one config read, a decision a method",
 }
 

@@ -76,6 +76,8 @@ FEATURES: dict[str, str] = {
     "compressed_layers": "cache_geometry: models whose layers keep one entry for several tokens",
     "recurrent_layers": "cache_geometry: models with recurrent layers",
     "tensor_parallel": "cache_geometry: size is asked for one of several ranks",
+    "dp_attention": "cache_geometry: size is asked for a rank whose group has requests of its own",
+    "pipeline_parallel": "cache_geometry: size is asked for one stage of a pipeline",
     "snapshot_sizes": "cache_geometry: snapshot says how large one is",
     "hybrid_blocks": "cache_geometry: hybrid_block says how long blocks of a hybrid model are",
 }

@@ -234,9 +234,11 @@ MANAGERS: dict[str, Manager] = {
             "how many bytes a model keeps of a request, by its config",
             _operation(
                 "size",
-                "config:text num_tokens:int element_bytes:int tensor_parallel:int:tensor_parallel",
+                "config:text num_tokens:int element_bytes:int tensor_parallel:int:tensor_parallel "
+                "dp_attention:int:dp_attention first_layer:int:pipeline_parallel "
+                "num_layers:int:pipeline_parallel",
                 "bytes_per_token:int growing_bytes:int window_bytes:int recurrent_bytes:int conv_bytes:int",
-                "the bytes of one request, of one rank where several share out the heads",
+                "the bytes of one request, of one rank where several share out heads, requests or layers",
             ),
             _operation(
                 "snapshot",

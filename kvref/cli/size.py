@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 #: Tokens of the request if none are given, unless the model takes fewer.
 CONTEXT = 32_768
-#: Tokens that the block size of a hybrid is a multiple of, for latent attention and for others.
-OF_LATENT, OF_HEADS = 128, 16
 #: Names that are near to one that is not there.
 NEAR = 5
 
@@ -41,11 +39,21 @@ NEAR = 5
     metavar="RANKS",
     help="Say what one of so many ranks keeps.",
 )
+@click.option(
+    "--dp-attention",
+    type=click.IntRange(1, 4096),
+    default=1,
+    metavar="GROUPS",
+    help="Groups of these ranks share out the requests.",
+)
+@click.option("--pp", "stages", metavar="STAGES", help="Stages of a pipeline: how many, or 20,20,21 layers.")
+@click.option("--stage", type=click.IntRange(0), metavar="STAGE", help="Which; else that which keeps most.")
+@click.option("--as", "read_as", metavar="TYPE", help="Read the config as one of this model type.")
 @click.option("--drafts", is_flag=True, help="Count the layers that draft, too.")
 @click.option("--compare", is_flag=True, help="Compare all models of the catalogue at one context.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @friendly
-def size(model: str | None, as_json: bool, compare: bool, **options: Any) -> None:
+def size(model: str | None, as_json: bool, compare: bool, read_as: str | None, **options: Any) -> None:
     """Size the cache of MODEL: a name of the catalogue, or a config.json.
 
     For each group of layers: what it keeps, which key of the config decided that, and what it takes. Windows,
@@ -54,46 +62,60 @@ def size(model: str | None, as_json: bool, compare: bool, **options: Any) -> Non
     from kvref.cli.size_text import spelled, spelled_comparison
 
     if compare:
-        if model is not None or options["drafts"] or options["tensor_parallel"] > 1:
+        others = (model, read_as, options["stages"], options["stage"], options["drafts"] or None)
+        ranks = options["tensor_parallel"] * options["dp_attention"]
+        if ranks > 1 or any(other is not None for other in others):
             raise click.UsageError("--compare takes --context and --format alone, expected the rest left out")
         data = compared(options["context"] or CONTEXT, options["form"])
         lines = spelled_comparison(data)
     elif model is None:
         raise click.UsageError("expected a MODEL, or --compare")
     else:
-        data = sized(geometry_named(model), **options)
+        data = sized(geometry_named(model, read_as), **options)
         lines = spelled(data)
     click.echo(json.dumps(data, indent=1) if as_json else "\n".join(lines))
 
 
-def geometry_named(model: str) -> "CacheGeometry":
-    """Return the geometry of a model of the catalogue, or of a config in a file.
+def geometry_named(model: str, read_as: str | None = None) -> "CacheGeometry":
+    """Return the geometry of a model of the catalogue, or of a config in a file; `read_as` is its model type.
 
     Raises: ConfigError; for a name that is not there, with those that are near.
     """
-    from kvref.planning.catalog import catalog, geometry_by_name
+    from kvref.planning.catalog import catalog, config_of
     from kvref.planning.config_files import read_config
     from kvref.planning.geometry import geometry_of
 
     if model.endswith(".json") or isfile(model):  # a name may be too long for a file
-        return geometry_of(read_config(model), Path(model).stem)
+        return geometry_of(read_config(model), Path(model).stem, read_as=read_as)
     names = {name.lower(): name for name in catalog()}
     if model.lower() not in names:
         raise ConfigError(f"model = {shown(model)}{_near(model, names)}, expected a config.json or a name")
-    return geometry_by_name(names[model.lower()])
+    name = names[model.lower()]
+    return geometry_of(config_of(name), name, read_as=read_as)
 
 
 def sized(
-    found: "CacheGeometry", context: int | None, form: str, drafts: bool, tensor_parallel: int
+    found: "CacheGeometry",
+    context: int | None,
+    form: str,
+    drafts: bool = False,
+    tensor_parallel: int = 1,
+    dp_attention: int = 1,
+    stages: str | None = None,
+    stage: int | None = None,
 ) -> dict[str, Any]:
     """Return what a model, or a rank of it, keeps of a request: groups of layers, sums, warnings.
 
-    Raises: FormatError; ArgumentError if the ranks cannot share out the heads.
+    Raises: FormatError; ArgumentError if the ranks cannot share out the heads, the requests or the layers.
     """
+    from kvref.cli.size_ranks import allocated, staged
     from kvref.planning.ranks import geometry_of_rank
 
-    whole, found = found, geometry_of_rank(found, tensor_parallel)
     tokens = context or min(CONTEXT, found.max_context or CONTEXT)
+    whole, found = found, geometry_of_rank(found, tensor_parallel, dp_attention=dp_attention)
+    keeping = tensor_parallel // dp_attention
+    all_ranks = keeping * (found.kv_bytes(tokens, form, drafts=drafts) + found.snapshot_bytes)
+    found, pipeline = staged(found, stages, stage, tokens, form)
     grown, held = (
         found.growing_bytes(tokens, form, drafts=drafts),
         found.window_bytes(tokens, form, drafts=drafts),
@@ -108,6 +130,8 @@ def sized(
         "context": tokens,
         "format": form,
         "tensor_parallel": tensor_parallel,
+        "dp_attention": dp_attention,
+        "pipeline": pipeline,
         "groups": [group_row(group, tokens, form) for group in found.groups if group.layers],
         "states": [_state_row(state) for state in found.states],
         "drafts": [group_row(group, tokens, form) for group in found.drafts],
@@ -121,7 +145,9 @@ def sized(
         "bytes": grown + held + found.snapshot_bytes,
         "snapshot_in_tokens": _in_tokens(found, form),
         "hybrid_block_size": _hybrid_block(found, form),
-        "bytes_of_all_ranks": tensor_parallel * (grown + held + found.snapshot_bytes),
+        "allocator": None if pipeline else allocated(found, tokens, form),
+        "ranks_of_a_request": keeping * (len(pipeline["stages"]) if pipeline else 1),
+        "bytes_of_all_ranks": all_ranks,
         "bytes_of_model": whole.kv_bytes(tokens, form, drafts=drafts) + whole.snapshot_bytes,
         "warnings": warnings,
     }
@@ -213,6 +239,7 @@ def _in_tokens(found: "CacheGeometry", form: str) -> float | None:
 
 def _hybrid_block(found: "CacheGeometry", form: str) -> dict[str, int] | None:
     """Return the block size of a hybrid, and of what it is a multiple; None where there is none."""
+    from kvref.cli.size_ranks import OF_HEADS, OF_LATENT
     from kvref.planning.ranks import hybrid_block_size
 
     growing = {group.kind for group in found.groups if group.layers and group.window is None}

@@ -31,8 +31,7 @@ def spelled(data: dict[str, Any]) -> list[str]:
     longest = f", at most {counted(data['max_context'])} tokens" if data["max_context"] else ""
     lines = [
         f"{data['model']}: {data['num_layers']} layers{longest}; "
-        f"{counted(data['context'])} tokens in {data['format']}"
-        + (f", one of {data['tensor_parallel']} ranks" if data["tensor_parallel"] > 1 else ""),
+        f"{counted(data['context'])} tokens in {data['format']}" + _of_ranks(data),
         "",
         f"{'keeps':<14} {'layers':<25} {'an entry':>13} {'a token':>12} {'in all':>11}  decided by",
     ]
@@ -136,10 +135,34 @@ def _sum_lines(data: dict[str, Any]) -> list[str]:
             f"a multiple of {block['multiple']}"
         )
     lines.append(f"{amount(data['bytes'])} in all ({counted(data['bytes'])} bytes)")
-    if data["tensor_parallel"] > 1:
+    if data["allocator"] is not None:
+        lines.append(_allocator_line(data["allocator"]))
+    if data["ranks_of_a_request"] > 1:
         ratio = data["bytes_of_all_ranks"] / max(data["bytes_of_model"], 1)
         lines.append(
-            f"all {data['tensor_parallel']} ranks: {amount(data['bytes_of_all_ranks'])}, "
+            f"the {data['ranks_of_a_request']} ranks that keep it: {amount(data['bytes_of_all_ranks'])}, "
             f"{ratio:.4g} times what the model keeps"
         )
     return lines
+
+
+def _of_ranks(data: dict[str, Any]) -> str:
+    """Which rank it is: of how many, in how many groups, and of which stage."""
+    said = f", one of {data['tensor_parallel']} ranks" if data["tensor_parallel"] > 1 else ""
+    if data["dp_attention"] > 1:
+        said += f" in {data['dp_attention']} groups with requests of their own"
+    if data["pipeline"] is not None:
+        own, stages = data["pipeline"]["stage"], data["pipeline"]["stages"]
+        first, count = stages[own]["first_layer"], stages[own]["num_layers"]
+        said += f", stage {own} of {len(stages)}: layers {first} to {first + count - 1}"
+    return said
+
+
+def _allocator_line(taken: dict[str, Any]) -> str:
+    """What a manager of equal blocks takes, and what of it running states take."""
+    tables = sum(table["num_groups"] for table in taken["tables"])
+    states = f", {amount(taken['state_bytes'])} of it for running states" if taken["state_bytes"] else ""
+    return (
+        f"a manager of equal blocks takes {amount(taken['bytes'])}{states}: {tables} "
+        f"table{'s' if tables > 1 else ''}, blocks of {amount(taken['block_bytes'])}"
+    )

@@ -50,6 +50,8 @@ class Family:
     """Keys without which layers with a window are undecided."""
     must: tuple[str, ...] = ()
     """Keys of which one must be there: the class has a default for none that would do."""
+    unrotated: bool = False
+    """A layer that `no_rope_layers` leaves without rotation has no rotated part in its latent vector."""
     attentions: int = 1
     """Attentions in one layer, each with entries of its own."""
 
@@ -131,11 +133,12 @@ FAMILIES = (
         _names(
             "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 kimi_k25 glm_moe_dsa mistral4 mistral4_text "
             "minicpm3 "
-            "mistral_large4_text mistral_large4 glm4_moe_lite pangu_ultra_moe axk1 youtu sarvam_mla"
+            "glm4_moe_lite pangu_ultra_moe axk1 youtu sarvam_mla"
         ),
         latent=True,
     ),
     Family(_names("axk2 hy_v4 dots3_note_text"), rule="listed", latent=True),
+    Family(("mistral_large4_text", "mistral_large4"), latent=True, unrotated=True),
     Family(("longcat_flash",), latent=True, attentions=2),
     Family(("deepseek_v4",), rule="listed", vector=True),
     Family(("deepseek_v41_text", "deepseek_v41"), rule="listed", vector=True, must=("kv_source_layer_ids",)),

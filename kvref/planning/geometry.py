@@ -58,7 +58,7 @@ def geometry_of(
                         "they are", found=model_type)  # fmt: skip
     if {"csa", "hca"} & set(found.kinds) and (family is None or not family.vector):
         keys.refuse("model_type", "one whose compressed entries kvref knows", found=model_type or "missing")
-    reader = _Reader(keys, family, found, ratios or [], overrides_of(keys, n))
+    reader = _Reader(keys, family, found, ratios or [], overrides_of(keys, n, family))
     groups, states = reader.groups(), reader.states()
     drafted = reader.drafts(drafts)
     context = keys.count(*_CONTEXT, at_most=MAX_LENGTH) or keys.count("model_max_length", at_most=MAX_LENGTH)
@@ -66,8 +66,8 @@ def geometry_of(
     for level in (*around, keys):
         level.refuse_unread(frozenset(ignore))
     warnings.extend(f"{key} was ignored, as asked" for key in ignore)
-    return CacheGeometry(name, n * (family.attentions if family else 1), groups, states, drafted, context,
-                         tuple(warnings))  # fmt: skip
+    times = 1 if family is None else family.attentions
+    return CacheGeometry(name, n * times, groups, states, drafted, context, tuple(warnings), times)
 
 
 def _class_of(
@@ -115,10 +115,8 @@ class _Reader:
         for i in range(len(kinds)):
             for entry in self._entries(i):
                 shares = sources[i] != i and (not compressed[i] or entry.kind != "window")
-                where = {"readers": (i,)} if shares else {"layers": (i,)}
-                entries.append(
-                    replace(entry, layers=where.get("layers", ()), readers=where.get("readers", ()))
-                )
+                own, readers, read = ((), (i,), (sources[i],)) if shares else ((i,), (), ())
+                entries.append(replace(entry, layers=own, readers=readers, sources=read))
         if not entries:
             pass_widths(self.keys)
         times = 1 if self.family is None else self.family.attentions
@@ -213,12 +211,18 @@ class _Reader:
 
 def _together(entries: list[LayerGroup]) -> tuple[LayerGroup, ...]:
     """Join entries of one shape, in the order in which shapes first appear."""
-    joined: dict[LayerGroup, tuple[list[int], list[int]]] = {}
+    joined: dict[LayerGroup, list[LayerGroup]] = {}
     for entry in entries:
-        layers, readers = joined.setdefault(replace(entry, layers=(), readers=()), ([], []))
-        layers.extend(entry.layers)
-        readers.extend(entry.readers)
-    return tuple(replace(e, layers=tuple(ls), readers=tuple(rs)) for e, (ls, rs) in joined.items())
+        joined.setdefault(replace(entry, layers=(), readers=(), sources=()), []).append(entry)
+    return tuple(
+        replace(
+            shape,
+            layers=tuple(i for one in same for i in one.layers),
+            readers=tuple(i for one in same for i in one.readers),
+            sources=tuple(i for one in same for i in one.sources),
+        )
+        for shape, same in joined.items()
+    )
 
 
 def _repeated(entries: list[LayerGroup], times: int) -> list[LayerGroup]:

@@ -53,6 +53,8 @@ class LayerGroup:
     """The last so many tokens are kept; None where all are."""
     readers: tuple[int, ...] = ()
     """Layers that read these entries and store none."""
+    sources: tuple[int, ...] = ()
+    """For each of the readers the layer whose entries it reads."""
     decided_by: str = ""
     """The key of the config, or the rule, that made these layers what they are."""
 
@@ -112,6 +114,8 @@ class CacheGeometry:
     """The longest context that the config names, in tokens."""
     warnings: tuple[str, ...] = ()
     """What was decided by a default and not by the config."""
+    attentions: int = 1
+    """Attentions of one layer of the model, each of which is a layer here."""
 
     def kinds_of(self, layer: int) -> tuple[str, ...]:
         """Return what a layer keeps: kinds of entries, `recurrent`, `shared` if it reads others', or none."""

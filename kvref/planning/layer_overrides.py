@@ -14,7 +14,10 @@ from typing import Any
 
 from kvref.errors import shown
 from kvref.planning.config_keys import MAX_HEADS, Keys
+from kvref.planning.entry_widths import is_latent
+from kvref.planning.families import Family
 from kvref.planning.indifferent_keys import may_decide
+from kvref.planning.layer_lists import numbers_of_layers
 
 _REPLACEABLE = {
     "head_dim", "num_key_value_heads", "num_attention_heads", "v_head_dim", "sliding_window",
@@ -41,7 +44,7 @@ class Overrides:
         return self._own.get(layer, self._keys)
 
 
-def overrides_of(keys: Keys, num_layers: int) -> Overrides:
+def overrides_of(keys: Keys, num_layers: int, family: Family | None = None) -> Overrides:
     """Return the exceptions of a config.
 
     Raises: ConfigError at a layer that is not there, or a key that no exception may have.
@@ -61,9 +64,23 @@ def overrides_of(keys: Keys, num_layers: int) -> Overrides:
         if isinstance(keys.config.get(name), list | tuple):
             for i, heads in enumerate(keys.items(name, num_layers) or []):
                 replaced.setdefault(i, {})[name] = keys.checked(f"{name}[{i}]", heads, MAX_HEADS)
+    for i in _unrotated(keys, num_layers, family):
+        replaced.setdefault(i, {})["qk_rope_head_dim"] = 0
     for i, heads in _grouped_heads(keys):
         replaced.setdefault(i, {})["num_key_value_heads"] = heads
     return Overrides(keys, replaced)
+
+
+def _unrotated(keys: Keys, num_layers: int, family: Family | None) -> list[int]:
+    """Layers whose latent vector has no rotated part. Where no key lists them, all are sized with one."""
+    if not is_latent(keys, family) or "no_rope_layers" not in keys:
+        if family is not None and family.unrotated:
+            keys.warn("no_rope_layers is absent: every layer is sized with a rotated part")
+        return []
+    if family is None or not family.unrotated:
+        keys.refuse("no_rope_layers", "none, as nobody here knows what those layers keep of a latent vector")
+    rotates = numbers_of_layers(keys, "no_rope_layers", num_layers, ("no", "yes")) or []
+    return [i for i, word in enumerate(rotates) if word == "no"]
 
 
 def block_kinds(keys: Keys, num_layers: int) -> list[str] | None:

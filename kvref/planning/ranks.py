@@ -2,9 +2,11 @@
 
 Ranks of tensor parallelism share out KV heads, and the heads of states. Where there are fewer KV heads than
 ranks each head is kept more than once. One vector for all heads, and the key of an indexer, each rank keeps
-whole. A group of Mamba-2 that all heads read is copied.
+whole. A group of Mamba-2 that all heads read is copied. Where the attention of such ranks is data-parallel,
+groups of them share out the requests, and a group keeps nothing of the requests of another.
 
-Realises: KV-SIZE-014 tensor-parallel-replication, KV-SIZE-015 hybrid-block-size.
+Realises: KV-SIZE-014 tensor-parallel-replication, KV-SIZE-015 hybrid-block-size, KV-SIZE-018
+dp-attention-groups.
 For porters: `geometry_of_rank` gives a geometry like any other, so that every sum is the same code.
 Source: vLLM 0.32.0, whose logs for Kimi K3 and Qwen3.6 give the block sizes 768 and 784.
 """
@@ -22,17 +24,26 @@ from kvref.planning.groups import CacheGeometry, LayerGroup, StateGroup, entry_b
 WHOLE = ("latent", "indexer", "compressed")
 
 
-def geometry_of_rank(geometry: CacheGeometry, tensor_parallel: int) -> CacheGeometry:
-    """Return what each of so many ranks keeps.
+def geometry_of_rank(
+    geometry: CacheGeometry, tensor_parallel: int, *, dp_attention: int = 1
+) -> CacheGeometry:
+    """Return what each of so many ranks keeps of a request that is its own.
 
-    Raises: ArgumentError if the ranks cannot share out the heads.
+    `dp_attention` groups of ranks share out the requests between them, and each group the heads.
+    Raises: ArgumentError if the ranks cannot share out the heads, or no groups of equal size can be made.
     """
     check_count("tensor_parallel", tensor_parallel)
+    if tensor_parallel % check_count("dp_attention", dp_attention):
+        raise ArgumentError(
+            f"dp_attention = {dp_attention} groups, expected a divisor of {tensor_parallel} ranks "
+            "(KV-SIZE-018 dp-attention-groups)"
+        )
+    ranks = tensor_parallel // dp_attention
     return replace(
         geometry,
-        groups=tuple(_entries(group, tensor_parallel) for group in geometry.groups),
-        states=tuple(_state(state, tensor_parallel) for state in geometry.states),
-        drafts=tuple(_entries(group, tensor_parallel) for group in geometry.drafts),
+        groups=tuple(_entries(group, ranks) for group in geometry.groups),
+        states=tuple(_state(state, ranks) for state in geometry.states),
+        drafts=tuple(_entries(group, ranks) for group in geometry.drafts),
     )
 
 

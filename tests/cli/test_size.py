@@ -90,6 +90,56 @@ def test_ranks_share_heads_and_copy_latent_vectors() -> None:
     assert "cannot share out 8 KV heads" in done.output
 
 
+def test_groups_of_ranks_have_requests_of_their_own() -> None:
+    """Four groups of two share out heads among two; with as many groups as ranks there is one copy."""
+    whole, halves = told("Llama-3.1-8B"), told("Llama-3.1-8B", "--tp", "8", "--dp-attention", "4")
+    assert halves["ranks_of_a_request"] == 2
+    assert 2 * halves["bytes"] == halves["bytes_of_all_ranks"] == whole["bytes"]
+    alone = told("DeepSeek-R1", "--tp", "8", "--dp-attention", "8")
+    assert alone["bytes_of_all_ranks"] == alone["bytes"] == told("DeepSeek-R1")["bytes"]
+    assert told("DeepSeek-R1", "--tp", "8")["bytes_of_all_ranks"] == 8 * alone["bytes"]
+    assert (
+        "in 8 groups with requests of their own"
+        in kvref("kimi-k3", "--tp", "8", "--dp-attention", "8").output
+    )
+
+
+def test_stages_share_out_layers() -> None:
+    """As vLLM deals them out, or as a list says; shown is the one that keeps most, or the one asked for."""
+    data = told("Kimi-K2.5", "--pp", "4")
+    assert [s["num_layers"] for s in data["pipeline"]["stages"]] == [15, 15, 16, 15]
+    assert data["pipeline"]["stage"] == 2
+    assert data["bytes_per_token"] == 16 * 576 * 2
+    assert data["bytes_of_all_ranks"] == data["bytes_of_model"] == told("Kimi-K2.5")["bytes"]
+    last = told("gpt-oss-20b", "--pp", "10,10,4", "--stage", "2")
+    assert (last["bytes_per_token"], last["window_bytes"]) == (2 * 2048, 2 * 128 * 2048)
+    assert "stage 2 of 3: layers 20 to 23" in kvref("gpt-oss-20b", "--pp", "10,10,4", "--stage", "2").output
+    both = told("Llama-3.1-8B", "--tp", "8", "--pp", "4")
+    assert (both["ranks_of_a_request"], 32 * both["bytes"]) == (32, both["bytes_of_all_ranks"])
+
+
+def test_what_an_allocator_takes_is_told_apart() -> None:
+    """Running states are two, and a token with a slot in every table takes more than one more token adds."""
+    data = told("kimi-k3", "--tp", "8")["allocator"]
+    assert 8 * data["state_bytes"] == 2 * 69 * 884_736 * 8
+    assert told("gpt-oss-120b")["allocator"]["bytes_per_token"] == 73_728
+    assert "a manager of equal blocks takes" in kvref("gpt-oss-120b").output
+    assert told("DeepSeek-V4-Pro")["allocator"] is None
+    assert told("gpt-oss-120b", "--pp", "2")["allocator"] is None
+
+
+def test_a_config_is_read_as_one_of_another_class(tmp_path: Path) -> None:
+    """Where its own is not known, and the user knows better: a note says so."""
+    path = tmp_path / "config.json"
+    config = {"model_type": "novel", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 256}
+    path.write_text(json.dumps({**config, "num_key_value_heads": 2}))
+    assert "model_type = 'novel', expected one that kvref knows" in kvref(str(path)).output
+    data = told(str(path), "--as", "llama")
+    assert data["bytes_per_token"] == 2 * 2 * 2 * 64 * 2
+    assert data["warnings"] == ["model_type = novel, read as llama, as asked"]
+    assert "read_as = 'lama', expected a model type" in kvref(str(path), "--as", "lama").output
+
+
 @pytest.mark.parametrize(("tokens", "held"), [(100, 100), (1024, 1024), (131_072, 1024)])
 def test_windows_do_not_grow_past_their_length(tokens: int, held: int) -> None:
     """52 of 62 layers keep the last 1,024 tokens."""
@@ -140,6 +190,14 @@ def test_a_config_is_read_from_a_file(tmp_path: Path) -> None:
         (["kimi-k3", "--compare"], "expected the rest left out"),
         (["--compare", "--format", "fp9"], "form = 'fp9'"),
         ([], "expected a MODEL, or --compare"),
+        (["kimi-k3", "--tp", "8", "--dp-attention", "3"], "dp_attention = 3 groups, expected a divisor of 8"),
+        (["kimi-k3", "--pp", "94"], "expected at most one for each of 93 layers"),
+        (["kimi-k3", "--pp", "90,2"], "92 layers, expected all 93"),
+        (["kimi-k3", "--pp", "a"], "pp = 'a', expected a number of stages"),
+        (["kimi-k3", "--pp", "2", "--stage", "2"], "stage = 2, expected one of 2 stages"),
+        (["kimi-k3", "--stage", "1"], "stage = 1, expected --pp with it"),
+        (["DeepSeek-V4.1-Flash", "--pp", "4"], "on another stage"),
+        (["--compare", "--pp", "2"], "expected the rest left out"),
         (["kimi-k3", "--context", "0"], "0 is not in the range"),
     ],
 )

@@ -257,6 +257,12 @@ KNOWN: dict[str, tuple[Config, Due]] = {
              qk_rope_head_dim=64, v_head_dim=128, n_shared_experts=2, num_experts_per_tok=6),
         Due(27 * 576 * 2),
     ),
+    "Mistral-Large-4 as a list says": (
+        like("mistral_large4_text", 72, 64, 64, 6144, kv_lora_rank=512, qk_rope_head_dim=64, v_head_dim=128,
+             qk_nope_head_dim=64, index_head_dim=128, index_n_heads=32, index_topk=2048,
+             no_rope_layers=[1, 1, 1, 0] * 18),
+        Due((54 * 576 + 18 * 512 + 72 * 128) * 2),
+    ),
     "MiniCPM3-4B": (
         like("minicpm3", 62, 40, 40, 2560, kv_lora_rank=256, q_lora_rank=768, qk_nope_head_dim=64,
              qk_rope_head_dim=32, dim_model_base=256, scale_depth=1.4),
@@ -372,6 +378,10 @@ REFUSED: dict[str, tuple[Config, str]] = {
     ),
     "Qwen3-Next without a word on layers": (
         like("qwen3_next", 48, 16, 2, 2048, head_dim=256, linear_num_value_heads=32), "layer_types",
+    ),
+    "a latent decoder that rotates here and there": (
+        like("deepseek_v3", 4, 8, 8, 1024, kv_lora_rank=64, qk_rope_head_dim=16, no_rope_layers=[1, 0, 1, 0]),
+        "no_rope_layers",
     ),
     "a decoder of two caches": (like("llama", 32, 32, 8, 4096, kv_reuse_every=2), "kv_reuse_every"),
     "a decoder that loops": (like("llama", 12, 16, 8, 2048, num_loops=4), "num_loops"),

@@ -14,7 +14,7 @@ TOPICS = (
     *("block_allocator", "block_flight", "block_order", "block_tables", "block_windows", "block_sharing"),
     *("prefix_hits", "prefix_namespaces", "prefix_evictions", "prefix_lifecycle"),
     *("snapshots_hits", "snapshots_states"),
-    *("block_keys", "prefix_events", "block_index", "cache_geometry"),
+    *("block_keys", "prefix_events", "block_index", "cache_geometry", "geometry_ranks"),
 )
 #: Checks of no topic: they draw whole problems.
 DRAWN = "drawn"

@@ -11,7 +11,7 @@ from kvref_conformance.programs.asking import Lattice, expect_unbroken
 from kvref_conformance.trial import Trial
 
 GEOMETRY = ("cache_geometry",)
-SIZE, SNAPSHOT, BLOCK = ("size",), ("snapshot",), ("hybrid_block",)
+SIZE = ("size",)
 #: A hybrid of each kind of recurrence, as small as may be.
 _DELTA, _KIMI = "linear 0 3 72 2 3 16 24 1 1 0 1", "kimi 96 16 4 24 1 0 1 1 0"
 _MAMBA, _LETTERS = "jamba 3 1 7 2 40 64 16", "letters 2 40 12 16 4 24 1 2 0 3 1"
@@ -140,35 +140,6 @@ def a_chunk_holds_its_tokens_and_no_more(trial: Trial) -> None:
 
 
 @check(
-    "KV-SIZE-007",
-    verbs=GEOMETRY,
-    operations=SIZE,
-    features=("recurrent_layers",),
-    cases=programs(
-        "interval 4 8 1 64 2 2 16 24; size 100 2; size 1 2; linear 1 3 72 2 3 16 24 1 1 0 1; size 100 2",
-        f"{_KIMI}; size 100 2; {_MAMBA}; size 100 2",
-        f"{_LETTERS}; size 100 2; parallel 3 2 40 12 16 4 24; size 100 2",
-        "attentionless 3 12 16 4 24; size 100 2; lightning 2 24 0 1 0 0; size 100 2",
-    ),
-)
-def a_state_has_two_parts(trial: Trial) -> None:
-    """The recurrent part in its dtype, and the inputs of the convolution: whatever the number of tokens."""
-    expect_unbroken(trial, "KV-SIZE-007")
-
-
-@check(
-    "KV-SIZE-008",
-    verbs=GEOMETRY,
-    operations=SIZE,
-    features=("recurrent_layers",),
-    cases=programs("interval 4 8 1 64 2 2 16 24; size 100 1", f"{_LETTERS}; size 100 1; size 100 4"),
-)
-def a_convolution_keeps_its_dtype(trial: Trial) -> None:
-    """Entries of one byte, and of four: the inputs that a convolution keeps are still activations."""
-    expect_unbroken(trial, "KV-SIZE-008")
-
-
-@check(
     "KV-SIZE-009",
     verbs=GEOMETRY,
     operations=SIZE,
@@ -276,40 +247,6 @@ def a_key_of_one_block_is_a_key(trial: Trial) -> None:
 
 
 @check(
-    "KV-SIZE-014",
-    verbs=GEOMETRY,
-    operations=SIZE,
-    features=("tensor_parallel",),
-    cases=programs(
-        "llama 3 8 24; ranks 2 100 2; ranks 8 100 2; ranks 16 100 2; types 16 4 24 1 0 1; ranks 2 100 2; "
-        "ranks 8 100 2; ranks 1 100 2",
-        "latent 3 96 16; ranks 4 100 2; selecting 3 96 16 24; ranks 4 100 1",
-        "linear 0 2 72 4 3 16 24 1 1 0; ranks 4 100 2; kimi 96 16 4 24 1 0 1; ranks 4 100 2; "
-        "jamba 3 1 7 2 40 64 16; ranks 2 100 2",
-        "letters 2 40 12 16 4 24 1 2 0; ranks 4 100 2; letters 2 40 12 16 1 24 1 2 0; ranks 4 100 2",
-    ),
-)
-def ranks_share_heads_and_copy_what_has_none(trial: Trial) -> None:
-    """Heads go round once and are copied from there on; of a vector for all heads each rank has a copy."""
-    expect_unbroken(trial, "KV-SIZE-014")
-
-
-@check(
-    "KV-SIZE-015",
-    verbs=GEOMETRY,
-    operations=BLOCK,
-    features=("hybrid_blocks", "recurrent_layers"),
-    cases=programs(
-        "linear 0 2 72 4 3 16 24 1 1 0; joint 1 2 16; joint 2 2 16; joint 1 1 16; joint 1 2 1",
-        "kimi 96 16 4 24 1 0 1; joint 1 2 128; joint 4 1 64; letters 2 40 12 16 4 24 1 2 0; joint 2 2 16",
-    ),
-)
-def a_hybrid_block_holds_a_state(trial: Trial) -> None:
-    """Both parts of a state, in entries of one layer, on one rank, rounded up to the multiple."""
-    expect_unbroken(trial, "KV-SIZE-015")
-
-
-@check(
     "KV-SIZE-017",
     verbs=GEOMETRY,
     operations=SIZE,
@@ -322,18 +259,6 @@ def a_hybrid_block_holds_a_state(trial: Trial) -> None:
 def what_is_no_model_is_refused(trial: Trial) -> None:
     """Numbers of layers and heads that are none, texts that are no config."""
     expect_unbroken(trial, "KV-SIZE-017")
-
-
-@check(
-    "KV-SIZE-020",
-    verbs=GEOMETRY,
-    operations=SNAPSHOT,
-    features=("snapshot_sizes", "recurrent_layers"),
-    cases=programs(f"{_DELTA}; snapshot 2; snapshot 1; {_KIMI}; snapshot 2; {_LETTERS}; snapshot 1"),
-)
-def a_snapshot_is_both_parts_of_every_state(trial: Trial) -> None:
-    """And as large as the entries of so many tokens."""
-    expect_unbroken(trial, "KV-SIZE-020")
 
 
 @check(

@@ -47,10 +47,16 @@ def _asking(rng: random.Random) -> str:
     ways: dict[str, Callable[[], str]] = {
         "size": lambda: f"{rng.choice(CONTEXTS)} {rng.choice((1, 2, 4))}",
         "ranks": lambda: f"{rng.choice((2, 3, 4, 8))} {rng.choice(CONTEXTS)} {rng.choice((1, 2))}",
+        "grouped": lambda: (
+            f"{rng.choice((2, 4, 6, 8))} {rng.choice((1, 2, 4))} {rng.choice(CONTEXTS)} {rng.choice((1, 2))}"
+        ),
+        "stage": lambda: (
+            f"{rng.randrange(4)} {rng.randint(1, 5)} {rng.choice(CONTEXTS)} {rng.choice((1, 2))}"
+        ),
         "snapshot": lambda: str(rng.choice((1, 2))),
         "joint": lambda: f"{rng.choice((1, 2))} {rng.choice((1, 2))} {rng.choice((1, 16, 128))}",
         "odd": lambda: str(rng.randrange(len(UNDECIDED))),
         "absurd": lambda: str(rng.randrange(len(ABSURD))),
     }
-    name = rng.choices(list(ways), (8, 2, 1, 1, 1, 1))[0]
+    name = rng.choices(list(ways), (8, 2, 2, 2, 1, 1, 1, 1))[0]
     return f"{name} {ways[name]()}"

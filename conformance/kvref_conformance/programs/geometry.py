@@ -5,6 +5,8 @@
     drafts n        the model has n layers that draft, too
     size n e        the bytes of n tokens with e bytes an element
     ranks t n e     the same of one of t ranks that share out the heads
+    grouped t d n e  the same where d groups of these ranks share out the requests
+    stage f c n e   the bytes of n tokens on the stage of c layers from layer f on
     snapshot e      the bytes of a snapshot, and how many tokens take as many
     joint t e m     the block size, a multiple of m, at which a block of entries holds a state
     odd k           the model is altered so that nobody can say what it keeps: it must be refused
@@ -30,7 +32,17 @@ from kvref_conformance.programs.running import Session, attempt
 from kvref_conformance.programs.step import Step
 
 #: Steps about the model before them, and how many numbers each takes.
-ASKING = {"drafts": 1, "size": 2, "ranks": 3, "snapshot": 1, "joint": 3, "odd": 1, "absurd": 1}
+ASKING = {
+    "drafts": 1,
+    "size": 2,
+    "ranks": 3,
+    "grouped": 4,
+    "stage": 4,
+    "snapshot": 1,
+    "joint": 3,
+    "odd": 1,
+    "absurd": 1,
+}
 #: Every step, and how many numbers it takes.
 STEPS: dict[str, int | tuple[int, int]] = {**ASKING, **{name: f.numbers for name, f in FAMILIES.items()}}
 #: Most tokens of a request, bytes of an element, ranks, and tokens that a block size is a multiple of.
@@ -97,6 +109,47 @@ class Geometry:
         what = f"{num_tokens} tokens on one of {ranks} ranks"
         return self._judge(step, what, given, due, dict.fromkeys(due, "KV-SIZE-014"))
 
+    def _grouped(
+        self, model: Model, step: Step, ranks: int, groups: int, num_tokens: int, element_bytes: int
+    ) -> bool:
+        whole = 0 < ranks <= MAX_RANKS and 0 < groups <= ranks and ranks % groups == 0
+        share = model.share(ranks // groups) if whole else None
+        fine = 0 < num_tokens <= MAX_TOKENS and element_bytes in ELEMENT_BYTES
+        if share is None or not fine or not {"tensor_parallel", "dp_attention"} <= set(self.features):
+            return False
+        given = attempt(
+            self.session,
+            "size",
+            config=_text(model),
+            num_tokens=num_tokens,
+            element_bytes=element_bytes,
+            tensor_parallel=ranks,
+            dp_attention=groups,
+        )
+        due = share.sizes(num_tokens, element_bytes)
+        what = f"{num_tokens} tokens on one of {ranks} ranks in {groups} groups"
+        return self._judge(step, what, given, due, dict.fromkeys(due, "KV-SIZE-018"))
+
+    def _stage(
+        self, model: Model, step: Step, first: int, count: int, num_tokens: int, element_bytes: int
+    ) -> bool:
+        fine = 0 < num_tokens <= MAX_TOKENS and element_bytes in ELEMENT_BYTES
+        if not 0 <= first < first + count <= model.num_layers or not fine:
+            return False
+        if "pipeline_parallel" not in self.features:
+            return False
+        asked: dict[str, Any] = {"config": _text(model), "num_tokens": num_tokens}
+        asked |= {"element_bytes": element_bytes, "first_layer": first, "num_layers": count}
+        given = attempt(self.session, "size", **asked)
+        stage, what = (
+            model.stage(first, count),
+            f"{num_tokens} tokens on layers {first} to {first + count - 1}",
+        )
+        if stage is None:
+            return self._refused(step, given, f"{what}, of which one reads another stage's", "KV-SIZE-022")
+        due = stage.sizes(num_tokens, element_bytes)
+        return self._judge(step, what, given, due, dict.fromkeys(due, "KV-SIZE-019"))
+
     def _snapshot(self, model: Model, step: Step, element_bytes: int) -> bool:
         due = model.snapshot(element_bytes) if element_bytes in ELEMENT_BYTES else None
         if due is None or "snapshot_sizes" not in self.features:
@@ -134,6 +187,9 @@ class Geometry:
         if config is None:
             return False
         given = attempt(self.session, "size", config=config, num_tokens=100, element_bytes=2)
+        return self._refused(step, given, what, rule)
+
+    def _refused(self, step: Step, given: Mapping[str, Any] | Failed, what: str, rule: str) -> bool:
         if not isinstance(given, Failed):
             said = ", ".join(f"{name} {value}" for name, value in given.items())
             self.log.breach(f"{what}: gave {said}, expected a refusal", rule)

@@ -102,6 +102,8 @@ class Model:
     """The requirement that an answer breaches whose growing part is wrong."""
     window_rule: str = "KV-SIZE-005"
     """The same of its windows."""
+    reads: tuple[tuple[int, int], ...] = ()
+    """Layers that store nothing, each with the layer whose entries it reads."""
     where: tuple[str, ...] = ()
     """The keys that lead to the part of the config that describes the decoder."""
 
@@ -151,6 +153,25 @@ class Model:
         (one,), (state,) = self.entries, self.states
         held = (state.recurrent_bytes + state.conv_bytes) // len(state.layers)
         return {"block_size": multiple * -(-held // (multiple * one.elements * element_bytes))}
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers the model has."""
+        listed = self.text.get("layers_block_type") or ()
+        return int(self.text.get("num_hidden_layers") or len(listed))
+
+    def stage(self, first: int, count: int) -> "Model | None":
+        """Return what a stage of so many layers keeps; None where one of them reads another stage's."""
+        own = range(first, first + count)
+        if any(reader in own and source not in own for reader, source in self.reads):
+            return None
+        entries = [replace(e, layers=tuple(i for i in e.layers if i in own)) for e in self.entries]
+        states = [replace(s, layers=tuple(i for i in s.layers if i in own)) for s in self.states]
+        return replace(
+            self,
+            entries=tuple(one for one in entries if one.layers),
+            states=tuple(one for one in states if one.layers),
+        )
 
     def share(self, ranks: int) -> "Model | None":
         """Return what one of so many ranks keeps; None where they cannot share it out."""

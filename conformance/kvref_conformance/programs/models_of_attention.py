@@ -156,7 +156,9 @@ def globally(shared: int, window: int, kv_heads: int, head_dim: int, *kinds: int
         heads_of(places(own, 1), 3 * kv_heads, head_dim, window),
     )
     rule = "KV-SIZE-009" if shared else "KV-SIZE-003"
-    return Model(config, entries, rule=rule, window_rule=rule)
+    stored = {kind: at for at, kind in enumerate(own)}
+    reads = tuple((at, stored[kinds[at]]) for at in range(len(own), len(kinds)))
+    return Model(config, entries, rule=rule, window_rule=rule, reads=reads)
 
 
 def skipped(kv_heads: int, head_dim: int, *kept: int) -> Model:

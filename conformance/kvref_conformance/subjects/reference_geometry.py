@@ -11,6 +11,7 @@ from kvref.planning.config_files import parse_config
 from kvref.planning.geometry import geometry_of
 from kvref.planning.groups import CacheGeometry
 from kvref.planning.ranks import geometry_of_rank, hybrid_block_size
+from kvref.planning.stages import geometry_of_stage
 from kvref_conformance.claims import Claims
 
 #: Bytes of an element -> a format that stores so many and nothing beside them.
@@ -21,10 +22,19 @@ class ReferenceGeometry:
     """`kvref.planning.geometry` and `kvref.planning.ranks`."""
 
     def size(
-        self, config: str, num_tokens: int, element_bytes: int, tensor_parallel: int = 1
+        self,
+        config: str,
+        num_tokens: int,
+        element_bytes: int,
+        tensor_parallel: int = 1,
+        dp_attention: int = 1,
+        first_layer: int = 0,
+        num_layers: int | None = None,
     ) -> dict[str, int]:
         """Return the bytes of one request, of one rank where there are several."""
-        found, form = geometry_of_rank(_geometry(config), tensor_parallel), FORMS[element_bytes]
+        whole, form = _geometry(config), FORMS[element_bytes]
+        stage = whole if num_layers is None else geometry_of_stage(whole, first_layer, num_layers)
+        found = geometry_of_rank(stage, tensor_parallel, dp_attention=dp_attention)
         return {
             "bytes_per_token": ceil(found.bytes_per_token(form)),
             "growing_bytes": found.growing_bytes(num_tokens, form),
@@ -56,6 +66,7 @@ class Reference:
         features=(
             *("chunked_layers", "uneven_layers", "skipped_layers", "latent_layers", "indexed_layers"),
             *("compressed_layers", "recurrent_layers", "snapshot_sizes", "tensor_parallel", "hybrid_blocks"),
+            *("dp_attention", "pipeline_parallel"),
         ),
     )
     cache_geometry = ReferenceGeometry

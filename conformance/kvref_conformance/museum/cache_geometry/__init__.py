@@ -25,6 +25,11 @@ from kvref_conformance.museum.cache_geometry.kinds import (
     UnknownKindAttends,
     WindowInEveryLayer,
 )
+from kvref_conformance.museum.cache_geometry.stages import (
+    ForeignReadPassedOver,
+    GroupsOverlooked,
+    StageWithOneMore,
+)
 from kvref_conformance.museum.cache_geometry.states import (
     BlockRoundedDown,
     BlockWithoutConv,
@@ -44,6 +49,8 @@ __all__ = [
     "ConvForgotten",
     "DraftsCounted",
     "EveryLayerCounted",
+    "ForeignReadPassedOver",
+    "GroupsOverlooked",
     "HeadDimDivided",
     "HeadsInsteadOfLatent",
     "IndexKeyForEachHead",
@@ -57,6 +64,7 @@ __all__ = [
     "ReadersCounted",
     "SkippedLayersCounted",
     "SnapshotWithoutConv",
+    "StageWithOneMore",
     "TowerRead",
     "UnknownKeysPassedOver",
     "UnknownKindAttends",

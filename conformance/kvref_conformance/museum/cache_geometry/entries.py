@@ -129,6 +129,7 @@ class ChunksGrow(GeometryLists):
     as_if="layers that read another's entries stored their own",
     fault="F08 accounting",
     breaks=sizes(9),
+    may_also_break=sizes(22),
     verbs=GEOMETRY,
     features=("uneven_layers",),
     program="globally 1 1 1 8 0 1 1; size 1 1",

@@ -4,7 +4,7 @@ from fractions import Fraction
 from math import ceil, gcd
 
 from kvref.errors import KVError
-from kvref_conformance.subjects.lists.layers import LayerReader, State, Stored
+from kvref_conformance.subjects.lists.layers import Layer, LayerReader, State, Stored
 
 #: Bytes of what a state is kept in.
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -14,12 +14,22 @@ class GeometryLists(LayerReader):
     """What a request takes, by the config of a model; it keeps nothing between two questions."""
 
     def size(
-        self, config: str, num_tokens: int, element_bytes: int, tensor_parallel: int = 1
+        self,
+        config: str,
+        num_tokens: int,
+        element_bytes: int,
+        tensor_parallel: int = 1,
+        dp_attention: int = 1,
+        first_layer: int = 0,
+        num_layers: int | None = None,
     ) -> dict[str, int]:
         """Return the bytes of one request, of one rank where there are several. Raises: KVError."""
         layers = self.layers(config)
-        stored = [self.share(one, tensor_parallel) for layer in layers for one in layer.stored]
-        states = [self.share_of(layer.state, tensor_parallel) for layer in layers if layer.state]
+        if num_layers is not None:
+            layers = self.stage(layers, first_layer, num_layers)
+        ranks = self.ranks_of_group(tensor_parallel, dp_attention)
+        stored = [self.share(one, ranks) for layer in layers for one in layer.stored]
+        states = [self.share_of(layer.state, ranks) for layer in layers if layer.state]
         growing = [one for one in stored if one.window is None]
         windows = [one for one in stored if one.window is not None]
         return {
@@ -29,6 +39,25 @@ class GeometryLists(LayerReader):
             "recurrent_bytes": sum(self.recurrent(state) for state in states),
             "conv_bytes": sum(self.conv(state, element_bytes) for state in states),
         }
+
+    def ranks_of_group(self, ranks: int, groups: int) -> int:
+        """Return how many ranks share out the heads of one request. Raises: KVError."""
+        if ranks % groups:
+            raise KVError(f"{groups} groups cannot share out {ranks} ranks")
+        return ranks // groups
+
+    def stage(self, layers: list[Layer], first: int, count: int) -> list[Layer]:
+        """Return the layers of a stage. Raises: KVError if one of them reads what another stage's stores."""
+        if first + count > len(layers):
+            raise KVError(f"there are no layers {first} to {first + count - 1}")
+        for layer in layers[first : first + count]:
+            self.refuse_foreign(layer.reads, first, count)
+        return layers[first : first + count]
+
+    def refuse_foreign(self, source: int | None, first: int, count: int) -> None:
+        """Refuse a layer that reads what is stored on another stage. Raises: KVError."""
+        if source is not None and not first <= source < first + count:
+            raise KVError(f"layer {source} stores on another stage what a layer here reads")
 
     def snapshot(self, config: str, element_bytes: int) -> tuple[int, int]:
         """Return the bytes of a snapshot, and how many tokens take as many. Raises: KVError."""

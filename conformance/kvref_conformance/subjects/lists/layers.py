@@ -65,6 +65,8 @@ class Layer:
 
     stored: list[Stored] = field(default_factory=list)
     state: State | None = None
+    reads: int | None = None
+    """The layer whose entries it reads."""
 
 
 class LayerReader:
@@ -278,8 +280,10 @@ class LayerReader:
 
     def without_readers(self, text: Config, layers: list[Layer]) -> list[Layer]:
         """Return the layers, those without entries that read what others store."""
-        shared = text.get("num_kv_shared_layers") or 0
-        return [*layers[: len(layers) - shared], *(Layer() for _ in range(shared))]
+        own = len(layers) - (text.get("num_kv_shared_layers") or 0)
+        names = text.get("layer_types", [""] * len(layers))
+        last = {name: at for at, name in enumerate(names[:own])}
+        return [*layers[:own], *(Layer(reads=last.get(name)) for name in names[own:])]
 
     def state(self, text: Config) -> State:
         """Return what a recurrent layer keeps."""
