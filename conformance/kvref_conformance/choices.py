@@ -54,6 +54,14 @@ _OF_SCANS = (
         "key_value",
         {"value_key": "read as it lies, a state is transposed: no shape tells where widths are equal"},
     ),
+    Choice(
+        "state-padding",
+        "any_negative",
+        {
+            "minus_one": "another negative state index is a slot in front of the pool, and somebody's memory "
+            "is written"
+        },
+    ),
 )
 
 #: Decision of a path -> answer -> the hazard. The canonical answer of each decision stands in `PATHS`.

@@ -25,6 +25,8 @@ DELTA = ("gated_delta_rule", "kimi_delta_attention")
 MAMBA = ("selective_scan", "ssd_scan")
 #: Tokens a scan takes at once where the subject says that it takes one: others take 64.
 USUAL_CHUNK = 64
+#: Heads of keys and heads that share one, beside two by three: fewer shared, one more, as many.
+RATIOS = ((3, 2), (4, 3), (3, 3))
 _SCAN_OF = {update: scan for scan, update in UPDATES.items()}
 #: How many length patterns `scan_lengths` returns.
 PATTERNS = 4
@@ -97,9 +99,49 @@ def update_lengths(pattern: int) -> list[tuple[int, int]]:
     return [(1, (3 * i + pattern) % 5) for i in range(3 + pattern)]
 
 
+def smallest_case(claims: Claims, verb: str) -> Case:
+    """Return the case of one request of one token in the smallest widths: a check makes something of it."""
+    widths: dict[str, Option] = {"channels": False}
+    if scan_of(verb) in DELTA:
+        widths = {"v_dim": min(claims.head_dims)}
+    if scan_of(verb) in MAMBA:
+        widths = {"state_dim": min(claims.state_dims)}
+    if scan_of(verb) == "causal_conv":
+        widths = {"conv_width": min(claims.conv_widths)}
+    return Case(
+        verb=verb,
+        seq_lens=(1,),
+        query_lens=(1,),
+        num_kv_heads=1,
+        group=1,
+        head_dim=min(claims.head_dims),
+        dtype=claims.dtypes[0],
+        options=widths,
+    )
+
+
+def state_size(case: Case) -> int:
+    """Return how many numbers the state of one request has."""
+    behind = next(
+        int(case.options[name]) for name in ("v_dim", "state_dim", "conv_width") if name in case.options
+    )
+    return case.num_q_heads * case.head_dim * (behind - 1 if "conv_width" in case.options else behind)
+
+
 def every_second(claims: Claims, verb: str, level: Level) -> list[Case]:
     """Half of the cases: for checks whose fault does not depend on the group."""
     return scan_cases(claims, verb, level)[::2]
+
+
+def grouped(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Several heads of keys or groups of B and C, each shared by several: two by three, and other ratios."""
+    cases = [c for c in scan_cases(claims, verb, level) if min(c.group, c.num_kv_heads) > 1]
+    short = [(1, i) for i in range(3)] if is_update(verb) else [(5, 1), (2, 0)]
+    return cases + [
+        replace(relen(case, short), num_kv_heads=heads, group=group)
+        for case in cases[:1]
+        for heads, group in RATIOS
+    ]
 
 
 def shorter_than_the_window(claims: Claims, verb: str, level: Level) -> list[Case]:

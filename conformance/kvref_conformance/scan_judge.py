@@ -3,7 +3,11 @@
 A failure names the request, the token of it and the head, for that is where a recurrence goes wrong.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from kvref.arrays import Array
 from kvref.attention.bounds import exceeds
@@ -52,7 +56,7 @@ def hold(
 
     `expected` are these, where they are known. Raises: Violation, Failed.
     """
-    _hold(trial, problem, expected or exactly(problem, trial.claims), out, state)
+    hold_as(trial, problem, expected or exactly(problem, trial.claims, bounded=out), out=out, state=state)
 
 
 def hold_within(trial: Trial, problem: ScanProblem) -> None:
@@ -60,12 +64,33 @@ def hold_within(trial: Trial, problem: ScanProblem) -> None:
 
     Raises: Violation, Failed.
     """
-    _hold(trial, problem, within(problem, trial.claims), True, True)
+    hold_as(trial, problem, within(problem, trial.claims))
 
 
-def _hold(trial: Trial, problem: ScanProblem, expected: ExpectedScan, out: bool, state: bool) -> None:
+def answers_within(trial: Trial, problem: ScanProblem) -> bool:
+    """Say whether a scan answers a problem within the bound.
+
+    Raises: Failed if it gives no answer.
+    """
+    result, right = ask(trial, problem), within(problem, trial.claims)
+    return _is_within(result.out, final_of(result.answer, problem, trial.claims), right)
+
+
+def hold_as(
+    trial: Trial,
+    problem: ScanProblem,
+    expected: ExpectedScan,
+    *,
+    out: bool = True,
+    state: bool = True,
+    pool: Pool | None = None,
+) -> None:
+    """Ask the case's verb a problem, and hold outputs and states to the expected ones.
+
+    An update has its states in `pool`. Raises: Violation, Failed.
+    """
     if is_update(trial.case.verb):
-        update, result = ask_update(trial, problem)
+        update, result = ask_update(trial, problem, pool)
         found, left = result.out[update.rows], states_left(trial, problem, update, result)
     else:
         result = ask(trial, problem)
@@ -81,10 +106,72 @@ def states_left(trial: Trial, problem: ScanProblem, update: Update, result: Resu
     return read_states(result.answer.outputs["state"][update.slots], problem, trial.claims)
 
 
-def expect_out(
-    trial: Trial, problem: ScanProblem, result: Result, found: Array, expected: ExpectedScan, what: str = ""
+@dataclass(frozen=True)
+class Before:
+    """A scan's answer to an exact problem, right or wrong, that it must give again."""
+
+    problem: ScanProblem
+    result: Result
+    answer: ExpectedScan
+    """Its bound is 0, or where the scale of a delta rule rounds twice what that may cost."""
+    right: ExpectedScan
+
+    @staticmethod
+    def of(trial: Trial, problem: ScanProblem) -> "Before":
+        """Ask for the answer.
+
+        Raises: Failed if there is none.
+        """
+        result, right = ask(trial, problem), exactly(problem, trial.claims)
+        state = final_of(result.answer, problem, trial.claims)
+        answer = ExpectedScan(result.out, state, 2 * right.out_bound, 2 * right.state_bound)
+        return Before(problem, result, answer, right)
+
+    def only(self, requests: Sequence[int]) -> "Before":
+        """Return what some of the requests were answered."""
+        answer, right = (kept.only(self.problem, requests) for kept in (self.answer, self.right))
+        return Before(self.problem.only(requests), self.result, answer, right)
+
+
+def expect_again(
+    trial: Trial, before: Before, result: Result, out: Array, state: Array, what: str = ""
 ) -> None:
-    """Hold the outputs of a problem's tokens.
+    """Hold outputs and states to those of the answer before: NaN equals NaN.
+
+    Raises: Violation, with the call of the answer before if this one is the right one.
+    """
+    outs, states = _paired(out, before.answer.out), _paired(state, before.answer.state)
+    due = replace(before.answer, out=outs[1], state=states[1])
+    try:
+        expect_out(trial, before.problem, result, outs[0], due, what, "otherwise")
+        expect_state(trial, result, states[0], due, what, "otherwise")
+    except Violation as violation:
+        if _is_within(out, state, before.right):
+            violation.result = before.result
+        raise
+
+
+def _paired(found: Array, other: Array) -> tuple[Array, Array]:
+    """Return two arrays with 0 where both are NaN."""
+    both = np.isnan(found) & np.isnan(other)
+    return np.where(both, 0, found), np.where(both, 0, other)
+
+
+def _is_within(out: Array, state: Array, right: ExpectedScan) -> bool:
+    outside = exceeds(out, right.out, right.out_bound).any()
+    return not (outside or exceeds(state, right.state, right.state_bound).any())
+
+
+def expect_out(
+    trial: Trial,
+    problem: ScanProblem,
+    result: Result,
+    found: Array,
+    expected: ExpectedScan,
+    what: str = "",
+    due: str = "expected",
+) -> None:
+    """Hold the outputs of a problem's tokens; `due` is what a message calls the others.
 
     Raises: Violation.
     """
@@ -97,15 +184,22 @@ def expect_out(
     token = where[0] - int(problem.starts[request])
     place = f"{what}request {request}, token {token} of {problem.lens[request]}{_head(where)}"
     raise Violation(
-        f"{place}: out[{where[-1]}] = {found[where]:.6g}, expected {expected.out[where]:.6g}"
+        f"{place}: out[{where[-1]}] = {found[where]:.6g}, {due} {expected.out[where]:.6g}"
         f"{_about(expected.out_bound[where])}",
         result=result,
         detail=_detail(where, wrong),
     )
 
 
-def expect_state(trial: Trial, result: Result, found: Array, expected: ExpectedScan, what: str = "") -> None:
-    """Hold the states that requests end in, in the canonical layout.
+def expect_state(
+    trial: Trial,
+    result: Result,
+    found: Array,
+    expected: ExpectedScan,
+    what: str = "",
+    due: str = "expected",
+) -> None:
+    """Hold the states that requests end in, in the canonical layout; `due` as of `expect_out`.
 
     Raises: Violation.
     """
@@ -115,7 +209,7 @@ def expect_state(trial: Trial, result: Result, found: Array, expected: ExpectedS
         return
     where = worst(found, expected.state, expected.state_bound, wrong)
     raise Violation(
-        f"{what}request {where[0]}: state{list(where[1:])} = {found[where]:.6g}, expected "
+        f"{what}request {where[0]}: state{list(where[1:])} = {found[where]:.6g}, {due} "
         f"{expected.state[where]:.6g}{_about(expected.state_bound[where])} "
         f"({int(wrong.sum())} of {wrong.size} entries of all states differ)",
         result=result,

@@ -24,6 +24,8 @@ from kvref_conformance.scan_problems import ScanProblem
 
 #: Scans whose chunks are products of matrices.
 CHUNKED = ("ssd_scan", *DELTA)
+#: Tokens of a request from which on any scan is faster in chunks.
+LONG = 1024
 #: What exp(−1000) leaves in float64, and no other number of an exact problem is below.
 NOTHING = 2.0**-100
 REFERENCE: Mapping[str, Callable[..., Scan]] = {
@@ -60,7 +62,8 @@ class ExpectedScan:
 def solved(problem: ScanProblem) -> Scan:
     """Return the reference's answer to a problem in which nothing rounds, so that its fast form serves."""
     positional, named = arguments_of(problem)
-    if problem.verb in CHUNKED:
+    long = problem.verb == "selective_scan" and problem.lens.max(initial=0) > LONG
+    if problem.verb in CHUNKED or long:
         named["chunk_size"] = USUAL_CHUNK
     return REFERENCE[problem.verb](
         *positional, query_start_loc=problem.starts, initial_state=problem.initial, **named
@@ -76,20 +79,27 @@ def arguments_of(problem: ScanProblem) -> tuple[list[Array], dict[str, Any]]:
     return [problem.inputs[name] for name in first], {**named, **problem.params}
 
 
-def exactly(problem: ScanProblem, claims: Claims) -> ExpectedScan:
+def exactly(problem: ScanProblem, claims: Claims, *, bounded: bool = True) -> ExpectedScan:
     """Return the answer to a problem in which nothing rounds but the output.
 
     Where a delta rule has no scale of its own, head_dim ** -0.5 may be no power of two. Then whatever is
-    multiplied by it is rounded, and outputs are held to the bound; states are exact all the same.
+    multiplied by it is rounded, and outputs are held to the bound; states are exact all the same. Unless
+    `bounded`, that bound is not computed, and the outputs are nobody's.
     """
     scan = solved(problem)
     out = scan.out.astype(dtype_of(problem.dtype)).astype(np.float64)
     state = np.where(np.abs(scan.state) < NOTHING, 0.0, scan.state)
-    width = problem.inputs["q"].shape[-1] if problem.verb in DELTA else 1
-    if problem.verb in DELTA and "scale" not in problem.params and np.log2(width) % 2:
-        bounded = within(problem, claims)
-        return ExpectedScan(bounded.out, state, bounded.out_bound, np.zeros_like(state))
+    if bounded and scale_rounds(problem):
+        rounded = within(problem, claims)
+        return ExpectedScan(rounded.out, state, rounded.out_bound, np.zeros_like(state))
     return ExpectedScan(out, state, np.zeros_like(out), np.zeros_like(state))
+
+
+def scale_rounds(problem: ScanProblem) -> bool:
+    """Say whether a delta rule multiplies its queries by a number that is no power of two."""
+    if problem.verb not in DELTA or "scale" in problem.params:
+        return False
+    return bool(np.log2(problem.inputs["q"].shape[-1]) % 2)
 
 
 def within(problem: ScanProblem, claims: Claims) -> ExpectedScan:

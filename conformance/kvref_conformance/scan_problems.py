@@ -17,6 +17,8 @@ from kvref_conformance.contracts import VERBS, Answer, Call, OutputSpec, Scalar
 from kvref_conformance.scan_cases import DELTA
 from kvref_conformance.verbs_of_scans import UPDATES
 
+#: Payloads of NaN that are told apart: as many as bfloat16 has beside the bit that makes it quiet.
+PAYLOADS = 63
 #: Inputs that have a row for each token.
 PER_TOKEN = ("x", "dt", "B", "C", "z", "q", "k", "v", "g", "beta")
 
@@ -94,12 +96,19 @@ class Pool:
 
     seed: int = 0
     poison: float = np.nan
+    """What nobody's slots hold: NaN with a payload, or numbers around this one; at every place another."""
     spare: int = 4
     """Slots that are nobody's."""
     gap: int = 0
     """Elements between one slot and the next, if the pool is a strided view."""
     padding: tuple[int, ...] = ()
     """Rows of the batch that stand for no request: before which of the requests one is put in."""
+    negatives: tuple[int, ...] = (-1,)
+    """State indices of those rows, in turns."""
+    padded_with: float | None = None
+    """What those rows hold; None: what some other row does."""
+    slots: tuple[int, ...] = ()
+    """The slot of each request, where it is not drawn; the pool ends two slots behind the last."""
 
 
 @dataclass(frozen=True)
@@ -142,16 +151,17 @@ def present_scan(
 def present_update(problem: ScanProblem, claims: Claims, pool: Pool) -> Update:
     """Return the call of the update that asks this problem: one token for each request."""
     count, order = len(problem.lens), np.random.default_rng(pool.seed).permutation
-    num_slots = count + pool.spare
-    slots = order(num_slots)[:count].astype(np.int32)
+    num_slots = max(pool.slots) + 3 if pool.slots else count + pool.spare
+    slots = np.array(pool.slots or order(num_slots)[:count]).astype(np.int32)
     kept = laid(problem.initial, problem, claims)
     state = _strided(num_slots, kept, pool)
     state[slots] = kept
-    rows = np.array([i + sum(before <= i for before in pool.padding) for i in range(count)], int)
-    indices = np.full(count + len(pool.padding), -1, np.int32)
+    rows = np.arange(count) + np.searchsorted(np.sort(pool.padding), np.arange(count), side="right")
+    indices = np.resize(np.array(pool.negatives, np.int32), count + len(pool.padding))
     indices[rows] = slots
     inputs = {
-        name: _spread(x, rows, len(indices)) if name in PER_TOKEN else x for name, x in problem.inputs.items()
+        name: _spread(x, rows, len(indices), pool) if name in PER_TOKEN else x
+        for name, x in problem.inputs.items()
     }
     tensors = {**inputs, "state": state, "state_indices": indices}
     verb = UPDATES[problem.verb]
@@ -172,9 +182,12 @@ def read_states(kept: Array, problem: ScanProblem, claims: Claims) -> Array:
     return state.swapaxes(-1, -2) if problem.verb in DELTA and value_first(claims) else state
 
 
-def final_of(answer: Answer, problem: ScanProblem, claims: Claims) -> Array:
-    """Return the final states of a scan in the canonical layout, float64."""
-    return read_states(answer.outputs["final_state"], problem, claims)
+def final_of(
+    answer: Answer, problem: ScanProblem, claims: Claims, requests: Sequence[int] | Array | None = None
+) -> Array:
+    """Return the final states of a scan, of some requests or of all, in the canonical layout, float64."""
+    final = np.asarray(answer.outputs["final_state"])
+    return read_states(final if requests is None else final[np.asarray(requests)], problem, claims)
 
 
 def value_first(claims: Claims) -> bool:
@@ -198,9 +211,12 @@ def _out(problem: ScanProblem) -> dict[str, OutputSpec]:
     return {"out": OutputSpec(problem.dtype, problem.inputs[problem.out_name].shape)}
 
 
-def _spread(x: Array, rows: Array, count: int) -> Array:
-    """Return the rows of a batch with padding between them: copies of a row, for they must not matter."""
-    spread = np.resize(x[:1] if len(x) else np.ones((1, *x.shape[1:]), x.dtype), (count, *x.shape[1:]))
+def _spread(x: Array, rows: Array, count: int, pool: Pool) -> Array:
+    """Return the rows of a batch with padding between them, which must not matter."""
+    like = x[:1] if len(x) else np.ones((1, *x.shape[1:]), x.dtype)
+    if pool.padded_with is not None:
+        like = np.full_like(like, pool.padded_with)
+    spread = np.resize(like, (count, *x.shape[1:]))
     spread[rows] = x
     return spread
 
@@ -208,7 +224,18 @@ def _spread(x: Array, rows: Array, count: int) -> Array:
 def _strided(num_slots: int, like: Array, pool: Pool) -> Array:
     """Return a pool of states, its slots `gap` elements apart."""
     size = int(np.prod(like.shape[1:]))
-    memory = np.full((num_slots, size + pool.gap), pool.poison).astype(like.dtype)
+    memory = poisoned((num_slots, size + pool.gap), like.dtype, pool.poison)
     step = memory.strides[0]
     inner = np.empty(like.shape[1:], like.dtype).strides
     return np.lib.stride_tricks.as_strided(memory, (num_slots, *like.shape[1:]), (step, *inner))
+
+
+def poisoned(shape: tuple[int, ...], dtype: np.dtype[Any], poison: float) -> Array:
+    """Return memory of nobody's: at neighbouring places other payloads of NaN, or other numbers near one."""
+    if poison == 0:
+        return np.zeros(shape, dtype)
+    place = np.arange(int(np.prod(shape))).reshape(shape)
+    if not np.isnan(poison):
+        return np.asarray((poison * (1 + place % 61 / 64)).astype(dtype))
+    codes = np.full(shape, np.nan, dtype).view(f"u{dtype.itemsize}")
+    return np.asarray((codes | (1 + place % PAYLOADS).astype(codes.dtype)).view(dtype))

@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from kvref.arrays import Array
-from kvref_conformance.runner.evaluate import Evidence
+from kvref_conformance.checks.recurrent_drawn import any_claimed_scan_is_the_recurrence
+from kvref_conformance.host.inprocess import InProcessHost
+from kvref_conformance.oracle import Oracle
+from kvref_conformance.probes.scans_drawn import drawn_scans
+from kvref_conformance.runner.evaluate import Evidence, evaluate
 from kvref_conformance.subjects.scanned import Scanned
+from kvref_conformance.verbs_of_scans import UPDATES
 
 Failing = Callable[..., list[Evidence]]
 SMALL = replace(Scanned.claims, dtypes=("float32",), head_dims=(32,), conv_widths=(4,), state_dims=(16,))
@@ -199,6 +204,84 @@ FAULTS: dict[str, tuple[str, str, tuple[str, ...], type[Scanned]]] = {
         *("KV-RNN-029", "recurrent_delta", ("gated_delta_rule", "kimi_delta_attention_update")),
         broken(unit_length=lambda self, x: x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + 1e-12)),
     ),
+    "rows counted in 16 bits": (
+        *("KV-RNN-032", "recurrent_extents", ("ssd_scan", "kimi_delta_attention")),
+        broken(
+            put=lambda self, out, rows, y: honest("put")(self, out, rows, y if rows.start < 2**15 else 0 * y)
+        ),
+    ),
+    "lengths counted in eight bits": (
+        *("KV-RNN-032", "recurrent_extents", ("selective_scan", "gated_delta_rule")),
+        broken(
+            rows_of=lambda self, starts, request: slice(
+                int(starts[request]),
+                int(starts[request] + (starts[request + 1] - starts[request]) % 256),
+            )
+        ),
+    ),
+    "requests counted in seven bits": (
+        *("KV-RNN-032", "recurrent_extents", ("causal_conv", "ssd_scan")),
+        broken(
+            first_state=lambda self, initial, flags, request: honest("first_state")(
+                self, initial, flags, request % 128
+            )
+        ),
+    ),
+    "heads counted in eight bits": (
+        *("KV-RNN-032", "recurrent_extents", ("ssd_scan", "ssd_update")),
+        broken(
+            log_decay=lambda self, size, A: honest("log_decay")(
+                self, size[:, np.arange(len(A)) % 256], A[np.arange(len(A)) % 256]
+            )
+        ),
+    ),
+    **{
+        f"slots counted in {bits} bits": (
+            *("KV-RNN-032", "recurrent_extents", ("causal_conv_update", "kimi_delta_attention_update")),
+            broken(
+                live=lambda self, indices, bits=bits: (
+                    (row, slot % 2**bits) for row, slot in honest("live")(self, indices)
+                )
+            ),
+        )
+        for bits in (7, 8, 15)
+    },
+    "requests on an axis of 65535": (
+        *("KV-RNN-028", "recurrent_extents", ("ssd_scan", "gated_delta_rule")),
+        broken(num_requests=lambda self, starts: min(honest("num_requests")(self, starts), 2**16 - 1)),
+    ),
+    "states clipped at 100": (
+        *("KV-RNN-022", "recurrent_packing", ("causal_conv", "ssd_update", "gated_delta_rule")),
+        broken(loaded=lambda self, state: np.clip(honest("loaded")(self, state), -100, 100)),
+    ),
+    "states of no more than 65504": (
+        *("KV-RNN-022", "recurrent_packing", ("selective_scan", "kimi_delta_attention_update")),
+        broken(loaded=lambda self, state: np.clip(honest("loaded")(self, state), -65504, 65504)),
+    ),
+    "softplus is its argument above 7": (
+        *("KV-RNN-020", "recurrent_mamba", ("ssd_scan", "selective_state_update")),
+        broken(
+            step_size=lambda self, dt, extras: np.where(
+                extras.dt_softplus & (dt > 7), dt, honest("step_size")(self, dt, extras)
+            ).astype(np.float32)
+        ),
+    ),
+    "a third key head is never read": (
+        *("KV-RNN-013", "recurrent_delta", ("gated_delta_rule", "gated_delta_rule_update")),
+        broken(key_heads=lambda self, values, keys: np.minimum(honest("key_heads")(self, values, keys), 1)),
+    ),
+    "no scale is 1": (
+        *("KV-RNN-011", "recurrent_delta", ("gated_delta_rule", "kimi_delta_attention_update")),
+        broken(scaled=lambda self, q, scale: honest("scaled")(self, q, 1.0 if scale is None else scale)),
+    ),
+    "padding of another number than -1": (
+        *("KV-RNN-009", "recurrent_states", ("ssd_update", "causal_conv_update")),
+        broken(
+            live=lambda self, indices: (
+                (row, max(int(slot), -1)) for row, slot in enumerate(indices) if slot != -1
+            )
+        ),
+    ),
     "update of every second token": (
         *("KV-RNN-030", "recurrent_states", ("gated_delta_rule_update",)),
         broken(save=lambda self, pool, slot, state: None),
@@ -262,3 +345,59 @@ def test_refusals_are_failures(failing: Failing) -> None:
 
     found = failing("recurrent_mamba", broken(ssd_scan=refuse)(), "KV-RNN-017", verbs=("ssd_scan",))
     assert {e.failure for e in found} == {"unsupported"}
+
+
+def test_a_wrong_formula_is_no_fault_of_company_or_cuts(failing: Failing) -> None:
+    """Rules about neighbours, grids and parts hold a subject to its own answer, right or wrong."""
+
+    def negated(self: Scanned, *tensors: Any) -> tuple[Array, ...]:
+        q, k, v, decay, beta = honest("prepared")(self, *tensors)
+        return q, k, -v, decay, beta
+
+    subject = broken(prepared=negated)
+    for requirement, topic in (
+        *(("KV-RNN-006", "recurrent_packing"), ("KV-RNN-008", "recurrent_packing")),
+        ("KV-RNN-007", "recurrent_states"),
+    ):
+        assert failing(topic, subject(), requirement, verbs=("gated_delta_rule",)) == []
+    assert failing("recurrent_delta", subject(), "KV-RNN-011", verbs=("gated_delta_rule",))
+
+
+def test_the_wrong_one_of_two_answers_is_shown(failing: Failing) -> None:
+    """Together they differ from one alone, which is right: the call to look at is that of all together."""
+
+    def shared(self: Scanned, initial: Array, flags: Array | None, request: int) -> Array:
+        return honest("first_state")(self, initial, flags, 0)  # type: ignore[no-any-return]
+
+    found = failing("recurrent_packing", broken(first_state=shared)(), "KV-RNN-006", verbs=("ssd_scan",))
+    assert found
+    assert all(len(e.call.tensors["query_start_loc"]) > 2 for e in found if e.call is not None)
+
+
+@pytest.mark.parametrize("fault", [np.float16, np.nan, "turned"], ids=["rounded", "payload", "turned"])
+def test_slots_of_nobody_keep_every_bit(failing: Failing, fault: Any) -> None:
+    """They differ by place and hold what no narrow format has, so that rounding or moving them shows."""
+
+    def updated(self: Scanned, out: Array, pool: Array, indices: Array, advance: Any) -> Array:
+        honest("updated")(self, out, pool, indices, advance)
+        free = np.setdiff1d(np.arange(len(pool)), indices)
+        if isinstance(fault, str):
+            pool[free] = pool[free[::-1]]
+        elif fault is np.float16:
+            pool[free] = pool[free].astype(fault).astype(pool.dtype)
+        else:
+            pool[free] = np.where(np.isnan(pool[free]), fault, pool[free])
+        return out
+
+    assert failing("recurrent_states", broken(updated=updated)(), "KV-RNN-025", verbs=("ssd_update",))
+
+
+@pytest.mark.parametrize("verb", [*UPDATES, *UPDATES.values()])
+def test_drawn_scans_are_asked_and_held(verb: str) -> None:
+    """The honest subject passes whatever is drawn; one whose states begin twice as large does not."""
+    twice = broken(loaded=lambda self, state: 2 * honest("loaded")(self, state))
+    for subject, due in ((broken(), set[str]()), (twice, {"fail"})):
+        host, oracle = InProcessHost(subject()), Oracle(subject.claims)
+        cases = drawn_scans(subject.claims, verb, range(6))
+        found = {evaluate(any_claimed_scan_is_the_recurrence, case, host, oracle).status for case in cases}
+        assert found - {"pass"} == due

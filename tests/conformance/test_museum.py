@@ -22,6 +22,9 @@ EXHIBITS = {exhibit.name: exhibit for exhibit in all_exhibits()}
 #: Faults that no single call shows: they lie between calls, or in bits that every bound forgives.
 UNSEEN_IN_ONE_CALL = {"CachedByFingerprint", "SplitsFollowTheBatch", "BitsPassThroughArithmetic"}
 
+#: Faults that show in calls too large for all exhibits to be tried on them.
+UNTRIED = {"GridOfSixteenBits", "TokensInSixteenBits", "SixteenChunks", "SlotsInSixteenBits"}
+
 
 @pytest.fixture(scope="module")
 def known() -> Oracle:
@@ -47,7 +50,7 @@ def test_exhibit_fails_what_it_breaks_and_little_else(name: str, kills: dict[str
 OF_MANAGERS = {name for name, exhibit in EXHIBITS.items() if set(exhibit.verbs) & set(MANAGERS)}
 
 
-@pytest.mark.parametrize("name", sorted(EXHIBITS.keys() - UNSEEN_IN_ONE_CALL - OF_MANAGERS))
+@pytest.mark.parametrize("name", sorted(EXHIBITS.keys() - UNSEEN_IN_ONE_CALL - UNTRIED - OF_MANAGERS))
 def test_exhibit_is_recognised(name: str, kills: dict[str, Kills]) -> None:
     """The failing input and the wrong answer are enough to name the fault again."""
     exhibit = EXHIBITS[name]

@@ -3,14 +3,12 @@
 import numpy as np
 
 from kvref.recurrent.bounds import gate_bound
-from kvref_conformance.cases import Case, Level
 from kvref_conformance.checks.check import check
-from kvref_conformance.claims import Claims
 from kvref_conformance.probes.gates import Gate, gate
 from kvref_conformance.probes.scans import coded, one_hot
 from kvref_conformance.probes.scans_random import random_scan
 from kvref_conformance.problems import cast
-from kvref_conformance.scan_cases import every_second, scan_cases
+from kvref_conformance.scan_cases import every_second, grouped, scan_cases
 from kvref_conformance.scan_judge import hold, hold_within
 from kvref_conformance.trial import Trial
 
@@ -19,11 +17,6 @@ KIMI = ("kimi_delta_attention", "kimi_delta_attention_update")
 GATE = ("decay_gate",)
 #: The share of tokens that forget everything, where forgetting is the point.
 OFTEN = 0.4
-
-
-def _shared_keys(claims: Claims, verb: str, level: Level) -> list[Case]:
-    """Several key heads, each of several value heads."""
-    return [case for case in scan_cases(claims, verb, level) if min(case.group, case.num_kv_heads) > 1]
 
 
 @check("KV-RNN-010", verbs=(*GATED, *KIMI), cases=scan_cases)
@@ -45,7 +38,7 @@ def outputs_are_read_after_the_write(trial: Trial) -> None:
     hold(trial, problem.with_inputs(q=problem.inputs["k"]), state=False)
 
 
-@check("KV-RNN-013", verbs=GATED, cases=_shared_keys)
+@check("KV-RNN-013", verbs=GATED, cases=grouped)
 def value_heads_share_the_key_head_before_them(trial: Trial) -> None:
     """Every key head writes and reads at places of its own, and no value head may find another's."""
     problem = coded(trial.case, trial.claims)

@@ -9,7 +9,7 @@ from kvref_conformance.claims import Claims
 from kvref_conformance.probes.scans import coded, one_hot, single
 from kvref_conformance.probes.scans_random import random_scan
 from kvref_conformance.problems import cast
-from kvref_conformance.scan_cases import scan_cases
+from kvref_conformance.scan_cases import grouped, is_update, relen, scan_cases
 from kvref_conformance.scan_judge import hold, hold_within
 from kvref_conformance.scan_problems import ScanProblem
 from kvref_conformance.trial import Trial
@@ -18,16 +18,19 @@ SSD = ("ssd_scan", "ssd_update")
 VERBS = ("selective_scan", "selective_state_update", *SSD)
 #: A step size that softplus leaves as it is, in any format, and the negative of which it turns into 0.
 LARGE = 64.0
-
-
-def _shared_groups(claims: Claims, verb: str, level: Level) -> list[Case]:
-    """Several groups of B and C, each read by several heads."""
-    return [case for case in scan_cases(claims, verb, level) if min(case.group, case.num_kv_heads) > 1]
+#: Projections where softplus is small, and where it is a little more than they are.
+ENDS = (-30.0, -20.0, -16.5, -14.0, -12.0, -10.0, -8.0, 6.5, 7.5, 8.5, 9.0, 10.0625, 10.5, 11.0, 18.0, 24.0)
 
 
 def _with_step_sizes(claims: Claims, verb: str, level: Level) -> list[Case]:
     """All cases where some change to dt is claimed."""
     return scan_cases(claims, verb, level) if _steps_of(claims, verb) else []
+
+
+def _beginning(claims: Claims, verb: str, level: Level) -> list[Case]:
+    """Requests of one token that begin from zeros, and of scans one of two tokens."""
+    lens = [(1, 0)] * 5 if is_update(verb) else [(1, 0)] * 4 + [(2, 0)]
+    return [relen(case, lens) for case in scan_cases(claims, verb, level)]
 
 
 def _finished(claims: Claims, verb: str, level: Level) -> list[Case]:
@@ -58,7 +61,7 @@ def skip_is_added_before_the_gate(trial: Trial) -> None:
         hold_within(trial, random_scan(trial.case, trial.claims, features))
 
 
-@check("KV-RNN-019", verbs=SSD, cases=_shared_groups)
+@check("KV-RNN-019", verbs=SSD, cases=grouped)
 def heads_read_their_own_group(trial: Trial) -> None:
     """Every group writes and reads at places of its own, and no head may find another's."""
     problem = coded(trial.case, trial.claims)
@@ -84,6 +87,16 @@ def step_sizes_are_made_everywhere(trial: Trial) -> None:
     if trial.case.seed % 4 == 3 and len(steps) > 1:
         steps = tuple(step for step in steps if step != "dt_softplus")
     hold_within(trial, random_scan(trial.case, trial.claims, steps))
+
+
+@check("KV-RNN-020", ring="numeric", verbs=VERBS, features=("dt_softplus",), cases=_beginning)
+def step_sizes_keep_both_ends_of_softplus(trial: Trial) -> None:
+    """Where softplus is nearly its argument or nearly 0, each written once where nothing was."""
+    problem = random_scan(trial.case, trial.claims, ("dt_softplus",))
+    rng = np.random.default_rng(trial.case.seed + 23)
+    dt = rng.choice(ENDS, problem.inputs["dt"].shape)
+    slow = single(np.full_like(problem.inputs["A"], -(2.0**-9)))
+    hold_within(trial, problem.with_inputs(dt=cast(dt, problem.dtype), A=slow))
 
 
 def _steps_of(claims: Claims, verb: str) -> tuple[str, ...]:

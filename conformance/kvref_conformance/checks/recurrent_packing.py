@@ -1,6 +1,4 @@
-"""Checks of batches of recurrent layers: neighbours, the chunk grid, decays at both ends, many requests."""
-
-from dataclasses import replace
+"""Checks of batches of recurrent layers: neighbours, the chunk grid, decays at both ends, large states."""
 
 import numpy as np
 
@@ -10,17 +8,16 @@ from kvref_conformance.claims import Claims
 from kvref_conformance.probes.scans import GONE, coded, one_hot, single
 from kvref_conformance.probes.scans_random import random_scan
 from kvref_conformance.problems import cast
-from kvref_conformance.scan_cases import chunk_of, is_update, relen, scan_cases
-from kvref_conformance.scan_judge import ask, ask_update, expect_out, expect_state, hold, hold_within
-from kvref_conformance.scan_oracle import exactly
-from kvref_conformance.scan_problems import Pool, ScanProblem, final_of
+from kvref_conformance.scan_cases import chunk_of, every_second, is_update, relen, scan_cases
+from kvref_conformance.scan_judge import Before, ask, expect_again, hold, hold_within
+from kvref_conformance.scan_problems import ScanProblem, final_of, state_dtype
 from kvref_conformance.trial import Trial
 from kvref_conformance.verbs_of_scans import UPDATES
 
 SCANS, STEPS = tuple(UPDATES), tuple(UPDATES.values())
+#: How large states begin: beyond what is clipped at 100, and beyond what float16 holds.
+HUNDREDS, THOUSANDS = 101.0, 7e4
 DECAYING = tuple(name for name in (*SCANS, *STEPS) if not name.startswith("causal_conv"))
-#: One more than a launch has along two of its three axes.
-MANY = 65_536 + 4
 
 
 def _neighbours(claims: Claims, verb: str, level: Level) -> list[Case]:
@@ -47,38 +44,36 @@ def _invariant(claims: Claims, verb: str, level: Level) -> list[Case]:
     return scan_cases(claims, verb, level) if claims.batch_invariant else []
 
 
-def _narrow(claims: Claims, verb: str, level: Level) -> list[Case]:
-    """One case with the smallest widths: it will have many requests."""
-    case = replace(scan_cases(claims, verb, level)[0], num_kv_heads=1, group=1, dtype=claims.dtypes[0])
-    widths = {"v_dim": min(claims.head_dims), "state_dim": min(claims.state_dims)}
-    widths["conv_width"] = min(claims.conv_widths)
-    own = {name: widths[name] for name in case.options if name in widths}
-    return [replace(relen(case, [(1, 1), (1, 0), (1, 2)]), head_dim=min(claims.head_dims), options=own)]
-
-
 @check("KV-RNN-006", verbs=SCANS, cases=scan_cases)
 def neighbours_share_nothing(trial: Trial) -> None:
-    """Together, in reverse, each alone, and beside a loud neighbour: exact each time."""
+    """Together, in reverse, each alone, and beside a loud neighbour: the same answer each time."""
     problem = coded(trial.case, trial.claims)
     every = list(range(len(problem.lens)))
-    expected = exactly(problem, trial.claims)
-    for some in [every, every[::-1], *([request] for request in every)]:
-        hold(trial, problem.only(some), expected.only(problem, some))
+    before = Before.of(trial, problem)
+    for some in [every[::-1], *([request] for request in every)]:
+        _expect_of(trial, before, some, f"requests {_listed(some)} by themselves, ")
     loud, last = _loud_last(problem)
     result, others = ask(trial, loud), [request for request in every if request != last]
-    rest, rows = expected.only(problem, others), problem.rows_of(others)
-    expect_out(trial, problem.only(others), result, result.out[rows], rest, "beside a loud neighbour, ")
-    left = final_of(result.answer, problem, trial.claims)[others]
-    expect_state(trial, result, left, rest, "beside a loud neighbour, ")
+    left = final_of(result.answer, problem, trial.claims, others)
+    out = result.out[problem.rows_of(others)]
+    expect_again(trial, before.only(others), result, out, left, "beside a loud neighbour, ")
 
 
 @check("KV-RNN-008", verbs=SCANS, cases=_neighbours)
 def the_grid_is_a_requests_own(trial: Trial) -> None:
     """The same requests behind neighbours that end inside a chunk, before its end and behind it."""
     problem = coded(trial.case, trial.claims)
-    expected = exactly(problem, trial.claims)
-    for some in ([0, 1, 2], [1, 0, 2], [1]):
-        hold(trial, problem.only(some), expected.only(problem, some))
+    before = Before.of(trial, problem)
+    for some in ([1, 0, 2], [1], [2]):
+        _expect_of(trial, before, some, f"requests {_listed(some)} in this order, ")
+
+
+def _expect_of(trial: Trial, before: Before, some: list[int], what: str) -> None:
+    """Ask for some requests of a problem, and hold them to what all of them together were answered."""
+    kept = before.only(some)
+    result = ask(trial, kept.problem)
+    left = final_of(result.answer, kept.problem, trial.claims)
+    expect_again(trial, kept, result, result.out, left, what)
 
 
 @check("KV-ATTN-104", verbs=SCANS, cases=_invariant)
@@ -104,6 +99,16 @@ def scans_are_within_the_bound(trial: Trial) -> None:
 def long_scans_are_within_the_bound(trial: Trial) -> None:
     """The same over several chunks."""
     hold_within(trial, random_scan(trial.case, trial.claims))
+
+
+@check("KV-RNN-022", ring="numeric", verbs=(*SCANS, *STEPS), cases=every_second)
+def large_states_are_within_the_bound(trial: Trial) -> None:
+    """Requests that begin with states of hundreds, and where every declared format has them of 70,000."""
+    problem = random_scan(trial.case, trial.claims)
+    kind = state_dtype(problem, trial.claims)
+    for size in (HUNDREDS, *([] if "float16" in _formats(trial) else [THOUSANDS])):
+        initial = cast(size * problem.initial, kind).astype(np.float64)
+        hold_within(trial, problem.but(initial=initial))
 
 
 @check("KV-RNN-026", verbs=DECAYING, cases=_long)
@@ -133,26 +138,6 @@ def no_decay_keeps_everything(trial: Trial) -> None:
     hold(trial, problem.with_inputs(A=single(-np.zeros(problem.inputs["A"].shape))))
 
 
-@check("KV-RNN-028", verbs=("causal_conv",), cases=_narrow)
-def every_request_of_a_large_batch_is_scanned(trial: Trial) -> None:
-    """More than 65,536 requests, of which the first, the last and some between bring a token."""
-    busy = {*range(4), *range(2**15 - 2, 2**15 + 2), *range(2**16 - 4, MANY)}
-    problem = coded(relen(trial.case, [(int(i in busy), i % 3) for i in range(MANY)]), trial.claims)
-    expected = exactly(problem, trial.claims)
-    result = ask(trial, problem)
-    expect_out(trial, problem, result, result.out, expected)
-    expect_state(trial, result, final_of(result.answer, problem, trial.claims), expected)
-
-
-@check("KV-RNN-028", verbs=STEPS, features=("padding_rows",), cases=_narrow)
-def rows_behind_many_others_are_updated(trial: Trial) -> None:
-    """A few requests behind more than 65,536 rows of padding: each of them is advanced."""
-    problem = coded(trial.case, trial.claims)
-    update, result = ask_update(trial, problem, Pool(seed=1, padding=(0,) * MANY))
-    expected = exactly(problem, trial.claims)
-    expect_out(trial, problem, result, result.out[update.rows], expected)
-
-
 def _loud_last(problem: ScanProblem) -> tuple[ScanProblem, int]:
     """Return the problem with the last request that has tokens made 64 times as loud, and which one it is."""
     name = problem.out_name
@@ -160,6 +145,16 @@ def _loud_last(problem: ScanProblem) -> tuple[ScanProblem, int]:
     x = problem.inputs[name].copy()
     x[problem.starts[last] : problem.starts[last + 1]] *= np.asarray(64, x.dtype)
     return problem.with_inputs(**{name: x}), last
+
+
+def _formats(trial: Trial) -> set[str]:
+    """Return the formats that a case's numbers pass through."""
+    facts = trial.claims.scan_arithmetic.resolve(trial.case.dtype)
+    return {trial.case.dtype, facts.working, facts.products, facts.stored, facts.state, facts.output}
+
+
+def _listed(requests: list[int]) -> str:
+    return ", ".join(map(str, requests))
 
 
 def _read_at_the_end(problem: ScanProblem) -> ScanProblem:

@@ -17,10 +17,11 @@ TOPICS = (
     *("formats_attend", "formats_contexts", "formats_readout", "formats_variants"),
     *("block_allocator", "block_tables", "block_sharing"),
     *("prefix_hits", "prefix_namespaces", "prefix_evictions", "prefix_lifecycle"),
-    *("snapshots_hits", "snapshots_states"),
+    *("snapshots_hits", "snapshots_states", "snapshots_evictions"),
     *("block_keys", "prefix_events", "block_index", "cache_geometry"),
-    *("recurrent_conv", "recurrent_packing", "recurrent_states", "recurrent_updates"),
+    *("recurrent_conv", "recurrent_windows", "recurrent_packing", "recurrent_states", "recurrent_updates"),
     *("recurrent_delta", "recurrent_lengths", "recurrent_decays", "recurrent_gates", "recurrent_mamba"),
+    *("recurrent_heads", "recurrent_extents"),
 )
 
 

@@ -24,6 +24,8 @@ from kvref_conformance.verbs_of_scans import RECURRENT
 
 #: Verbs that share the attending exhibits beside their own.
 FAMILY = (*ATTENDING, "mla_attention", "sparse_attention", "replay", OVER_CODES)
+#: Features whose faults show where their argument is left out as well.
+ABSENT = {"lse", "delta_scale"}
 #: Matches reported at most.
 MOST = 3
 #: Multiplications that all runs of one diagnosis may take together: a few seconds of one core.
@@ -69,6 +71,8 @@ def diagnose(call: Call, answer: Answer, requirement: str = "", claims: Claims |
     """
     declared = Claims() if claims is None else claims
     candidates = _candidates(call, requirement)
+    if call.verb in RECURRENT and diagnose_scans.is_large(call):
+        candidates = [e for e in candidates if requirement in e.breaks]
     if answer.mutated or answer.unwritten:
         return _by_manners(call, answer, candidates, declared)
     if any(name not in answer.outputs for name in (*call.outputs, *call.in_place)):
@@ -105,6 +109,8 @@ def _candidates(call: Call, requirement: str) -> list[Exhibit]:
     if call.verb == OVER_CODES:
         family = (*ATTENDING, "dequantize_kv")
     kin = [e for e in all_exhibits() if call.verb not in e.verbs and set(e.verbs) & set(family)]
+    if call.verb in diagnose_scans.KIN:
+        kin = diagnose_scans.candidates_of(call, kin)
     able = [e for e in (*own, *kin) if _asked_for(e, call)]
     return sorted(able, key=lambda e: (requirement not in e.breaks, call.verb not in e.verbs, e.is_plant))
 
@@ -115,9 +121,8 @@ def _asked_for(exhibit: Exhibit, call: Call) -> bool:
         return False
     given = {*call.tensors, *call.params}
     arguments = [a for verb in exhibit.verbs for a in VERBS[verb].arguments]
-    needed = {
-        a.name for a in arguments if a.feature in exhibit.subject.claims.features and a.feature != "lse"
-    }
+    features = set(exhibit.subject.claims.features) - ABSENT
+    needed = {a.name for a in arguments if a.feature in features}
     wanted = needed & {a.name for a in VERBS[call.verb].arguments}
     return not needed or bool(wanted & given)
 

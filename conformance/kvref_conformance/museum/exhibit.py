@@ -27,7 +27,7 @@ EVERY_OUTPUT = tuple(f"KV-ATTN-{number:03d}" for number in (1, 2, 3, 4, 5, 6, 8,
 
 #: The same of recurrent layers: checks of scans and updates that hold outputs and states to the right ones.
 EVERY_SCAN = tuple(
-    f"KV-RNN-{number:03d}" for number in (6, 7, 8, 10, 11, 12, 13, 17, 19, 21, 22, 23, 26, 27, 28, 30)
+    f"KV-RNN-{number:03d}" for number in (6, 7, 8, 10, 11, 12, 13, 17, 19, 21, 22, 23, 26, 27, 28, 30, 32)
 )
 
 #: A class that has been made an exhibit.

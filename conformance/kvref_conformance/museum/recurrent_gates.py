@@ -1,4 +1,4 @@
-"""Faults of decay gates: which formula, with which rate, and what large and small inputs do to it."""
+"""Faults of decay gates and step sizes: which formula, which rate, what large and small inputs do to it."""
 
 import numpy as np
 
@@ -6,8 +6,10 @@ from kvref.arrays import Array, dtype_of
 from kvref_conformance.museum.exhibit import exhibit
 from kvref_conformance.subjects.scanned import Scanned
 from kvref_conformance.subjects.scanned.ragged import WORK
+from kvref_conformance.subjects.scanned.steps import Extras
 
 _GATE = ("decay_gate",)
+_SSD = ("ssd_scan",)
 
 
 @exhibit(
@@ -204,3 +206,61 @@ class GateInBfloat16(Scanned):
     def bounded_gate(self, rate: Array, pre: Array, lower_bound: float) -> Array:
         """Round the result."""
         return super().bounded_gate(rate, pre, lower_bound).astype(dtype_of("bfloat16")).astype(WORK)
+
+
+@exhibit(
+    as_if="softplus was the identity from 10 on",
+    fault="F01 boundary",
+    breaks=("KV-RNN-014",),
+    verbs=_GATE,
+)
+class SoftplusThresholdTen(Scanned):
+    """The threshold above which softplus is its argument stands at 10.
+
+    A plant: at 20 nothing is lost in float32, and at 10 the last seven bits are.
+    """
+
+    def free_gate(self, rate: Array, pre: Array) -> Array:
+        """Use a threshold of 10."""
+        return np.where(pre > 10, -rate * pre, super().free_gate(rate, pre))
+
+
+@exhibit(
+    as_if="softplus of a step size was the identity from 7 on",
+    fault="F01 boundary",
+    breaks=("KV-RNN-020",),
+    may_also_break=("KV-RNN-007", "KV-RNN-022"),
+    verbs=_SSD,
+    features=("dt_softplus",),
+)
+class StepSizeThresholdSeven(Scanned):
+    """A step size of 7 is 7, and should be 7.0009.
+
+    A plant: step sizes of a model are small, so nothing shows until one is not.
+    """
+
+    def step_size(self, dt: Array, extras: Extras) -> Array:
+        """Use a threshold of 7."""
+        return np.where(extras.dt_softplus & (dt > 7), dt, super().step_size(dt, extras)).astype(WORK)
+
+
+@exhibit(
+    as_if="the softplus of a step size lost small ones",
+    fault="F13 scale or encoding",
+    breaks=("KV-RNN-020",),
+    may_also_break=("KV-RNN-007", "KV-RNN-022"),
+    verbs=_SSD,
+    features=("dt_softplus",),
+)
+class StepSizeLosesItsTail(Scanned):
+    """The formula is written down: a step size of 0.00005 has three digits, and one of 0.00000001 is 0.
+
+    A plant: beside a state of ordinary numbers such a step writes nothing that shows.
+    """
+
+    def step_size(self, dt: Array, extras: Extras) -> Array:
+        """Take the logarithm of a sum."""
+        if not extras.dt_softplus:
+            return super().step_size(dt, extras)
+        pre = dt.astype(WORK)
+        return np.where(pre > 20, pre, np.log(1 + np.exp(np.minimum(pre, 20)))).astype(WORK)

@@ -1,9 +1,9 @@
-"""Faults of the lengths that queries and keys are divided by."""
+"""Faults of the lengths that queries and keys are divided by, and of the scale behind them."""
 
 import numpy as np
 
 from kvref.arrays import Array
-from kvref_conformance.museum.exhibit import exhibit
+from kvref_conformance.museum.exhibit import EVERY_SCAN, exhibit
 from kvref_conformance.subjects.scanned import Scanned
 from kvref_conformance.subjects.scanned.ragged import WORK
 
@@ -110,3 +110,22 @@ class EpsilonLeftOut(Scanned):
     def unit_length(self, x: Array) -> Array:
         """Take 1e-12 instead of 1e-6."""
         return np.asarray(x / np.sqrt((x * x).sum(axis=-1, keepdims=True) + WORK(1e-12)))
+
+
+@exhibit(
+    as_if="no scale was taken for a scale of 1",
+    fault="F13 scale or encoding",
+    breaks=("KV-RNN-012",),
+    may_also_break=EVERY_SCAN,
+    verbs=_GDN,
+    features=("delta_scale",),
+)
+class NoScaleIsOne(Scanned):
+    """Where a scale is passed it is used, and where none is, queries stay as they are.
+
+    A plant: the root of the width is the caller's affair in one library and the kernel's in another.
+    """
+
+    def scaled(self, q: Array, scale: float | None) -> Array:
+        """Leave queries alone."""
+        return super().scaled(q, 1.0 if scale is None else scale)

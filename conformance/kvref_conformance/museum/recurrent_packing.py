@@ -10,7 +10,6 @@ from kvref_conformance.museum.exhibit import EVERY_SCAN, exhibit
 from kvref_conformance.subjects.scanned import Scanned
 from kvref_conformance.subjects.scanned.ragged import WORK, Advance
 
-_CONV = ("causal_conv",)
 _SELECTIVE = ("selective_scan",)
 _SSD = ("ssd_scan",)
 _GDN = ("gated_delta_rule",)
@@ -29,25 +28,6 @@ class FlagIgnored(Scanned):
 
     A first step of one token was taken for a decode, and decode reads its slot as it is. In one family of
     kernels a single one had no such flag.
-    """
-
-    def first_state(self, initial: Array, flags: Array | None, request: int) -> Array:
-        """Read whatever is there."""
-        return super().first_state(initial, None, request)
-
-
-@exhibit(
-    as_if="a convolution started from what its window's memory held",
-    fault="F04 stale or cleared",
-    seen_in=("ggml-org/llama.cpp#29092",),
-    breaks=("KV-RNN-005",),
-    verbs=_CONV,
-    features=("has_initial_state",),
-)
-class WindowFlagIgnored(Scanned):
-    """A new request convolves with the last tokens of the slot's previous owner.
-
-    One of the two parts of a state was cleared and the other was not.
     """
 
     def first_state(self, initial: Array, flags: Array | None, request: int) -> Array:
@@ -76,37 +56,6 @@ class PackedRequestsShareState(Scanned):
     def stored(self, state: Array, dtype: np.dtype[Any]) -> Array:
         """Remember the state."""
         self._last = np.array(state, WORK)
-        return super().stored(state, dtype)
-
-
-@exhibit(
-    as_if="a convolution looked back into the request packed before",
-    fault="F09 padding as data",
-    breaks=("KV-RNN-006",),
-    may_also_break=("KV-RNN-001", "KV-RNN-002", "KV-RNN-003", "KV-RNN-024", *EVERY_SCAN),
-    verbs=_CONV,
-)
-class WindowOfTheNeighbour(Scanned):
-    """The window before a request's first token is what stands before it in the packed array.
-
-    A plant: one convolution over all tokens, with no border between requests.
-    """
-
-    def scanned(
-        self, out: Array, starts: Array, initial: Array, flags: Array | None, advance: Advance
-    ) -> tuple[Array, Array]:
-        """Let each request start from the window that the one before it left."""
-        self._left: Array | None = None
-        return super().scanned(out, starts, initial, flags, advance)
-
-    def first_state(self, initial: Array, flags: Array | None, request: int) -> Array:
-        """Take the neighbour's inputs."""
-        own = super().first_state(initial, flags, request)
-        return own if self._left is None else self._left
-
-    def stored(self, state: Array, dtype: np.dtype[Any]) -> Array:
-        """Remember the window."""
-        self._left = np.array(state, WORK)
         return super().stored(state, dtype)
 
 
@@ -167,21 +116,3 @@ class PartIsOneToken(Scanned):
         """Give the output to all tokens that follow, until they get their own."""
         super().put(out, rows, y)
         out[rows.stop :] = out[rows.stop - 1]
-
-
-@exhibit(
-    as_if="requests past number 65535 were not scanned",
-    fault="F11 overflow",
-    seen_in=("fla-org/flash-linear-attention#1077", "fla-org/flash-linear-attention#172"),
-    breaks=("KV-RNN-028",),
-    verbs=_CONV,
-)
-class GridOfSixteenBits(Scanned):
-    """Requests are on an axis of the launch that ends at 65,535.
-
-    The launch fails, or the rest of the output is what memory held.
-    """
-
-    def num_requests(self, starts: Array) -> int:
-        """Stop at the end of the axis."""
-        return min(super().num_requests(starts), 2**16 - 1)

@@ -172,3 +172,63 @@ class StateInBfloat16(Scanned):
     def stored(self, state: Array, dtype: np.dtype[Any]) -> Array:
         """Round the state."""
         return super().stored(state.astype(dtype_of("bfloat16")), dtype)
+
+
+@exhibit(
+    as_if="of several requests without tokens in a row only the first kept its state",
+    fault="F14 empty state",
+    breaks=("KV-RNN-024",),
+    may_also_break=EVERY_SCAN,
+    verbs=_GDN,
+)
+class EmptyBehindEmpty(Scanned):
+    """Requests are found by where they begin, and two that begin at one place are taken for one.
+
+    A plant: a single request without tokens is found.
+    """
+
+    def scanned(
+        self, out: Array, starts: Array, initial: Array, flags: Array | None, advance: Advance
+    ) -> tuple[Array, Array]:
+        """Give an empty request the state of the empty one before it."""
+        out, final = super().scanned(out, starts, initial, flags, advance)
+        empty = np.diff(starts) == 0
+        for request in np.flatnonzero(empty[1:] & empty[:-1]) + 1:
+            final[request] = final[request - 1]
+        return out, final
+
+
+@exhibit(
+    as_if="states were clipped at 100",
+    fault="F13 scale or encoding",
+    breaks=("KV-RNN-022",),
+    may_also_break=("KV-RNN-007",),
+    verbs=_GDN,
+)
+class StateClipped(Scanned):
+    """A guard against states that grow without end stands inside the range of those that do not.
+
+    A plant: the states of a test's random model are small.
+    """
+
+    def loaded(self, state: Array) -> Array:
+        """Clip what is read."""
+        return np.clip(super().loaded(state), -100, 100)
+
+
+@exhibit(
+    as_if="states went up to the largest number of float16",
+    fault="F13 scale or encoding",
+    breaks=("KV-RNN-022",),
+    may_also_break=("KV-RNN-007",),
+    verbs=_SSD,
+)
+class StateOverflows(Scanned):
+    """States are float32 with the range of float16: 65,504 and no more.
+
+    A plant: they pass through a tile of that format, of which only the range shows.
+    """
+
+    def loaded(self, state: Array) -> Array:
+        """Saturate what is read."""
+        return np.clip(super().loaded(state), -65504, 65504)

@@ -38,6 +38,7 @@ class PaddingHitsTheLastSlot(Scanned):
     fault="F09 padding as data",
     seen_in=("lightseekorg/tokenspeed#700",),
     breaks=("KV-RNN-009",),
+    may_also_break=("KV-RNN-028",),
     verbs=_GDN,
     features=("padding_rows",),
 )
@@ -148,3 +149,112 @@ class PoolTakenForContiguous(Scanned):
         size = int(np.prod(pool.shape[1:]))
         packed = np.lib.stride_tricks.as_strided(pool, pool.shape, (size * pool.itemsize, *pool.strides[1:]))
         return super().updated(out, packed, indices, advance)
+
+
+@exhibit(
+    as_if="only a state index of -1 was padding",
+    fault="F09 padding as data",
+    breaks=("KV-RNN-009",),
+    verbs=_SSD,
+    features=("padding_rows",),
+)
+class PaddingIsMinusOne(Scanned):
+    """Another negative index counts from the end of the pool.
+
+    A plant: of two backends one fills a batch up with -1, the other with the most negative number.
+    """
+
+    def live(self, indices: Array) -> Iterator[tuple[int, int]]:
+        """Skip rows of one number."""
+        yield from ((row, max(int(slot), -1)) for row, slot in enumerate(indices) if slot != -1)
+
+
+@exhibit(
+    as_if="rows of padding were computed and multiplied by 0",
+    fault="F10 NaN spread",
+    breaks=("KV-RNN-009",),
+    verbs=_CONV,
+    features=("padding_rows",),
+)
+class PaddingTimesZero(Scanned):
+    """What a row of padding holds is convolved and masked afterwards.
+
+    A plant: a captured graph leaves in such rows what an earlier step had there, NaN for one.
+    """
+
+    def updated(self, out: Array, pool: Array, indices: Array, advance: Advance) -> Array:
+        """Compute rows of padding from an empty window, and mask them."""
+        out = super().updated(out, pool, indices, advance)
+        with np.errstate(all="ignore"):
+            for row in np.flatnonzero(np.asarray(indices) < 0):
+                y, _ = advance(slice(row, row + 1), self.loaded(np.zeros_like(pool[0])))
+                self.put(out, slice(row, row + 1), 0 * y)
+        return out
+
+
+@exhibit(
+    as_if="every slot of the pool was rounded to float16",
+    fault="F13 scale or encoding",
+    breaks=("KV-RNN-025",),
+    may_also_break=("KV-RNN-009",),
+    verbs=_GDN,
+)
+class PoolThroughFloat16(Scanned):
+    """The whole pool passes through a narrow copy, and only named slots are replaced.
+
+    A plant: what a test fills free slots with, zeros or whole numbers, is the same in any format.
+    """
+
+    def updated(self, out: Array, pool: Array, indices: Array, advance: Advance) -> Array:
+        """Round the slots of nobody."""
+        out = super().updated(out, pool, indices, advance)
+        others = np.setdiff1d(np.arange(len(pool)), indices)
+        pool[others] = pool[others].astype(np.float16).astype(pool.dtype)
+        return out
+
+
+@exhibit(
+    as_if="slots of no request changed places",
+    fault="F18 row mapping",
+    breaks=("KV-RNN-025",),
+    may_also_break=("KV-RNN-009",),
+    verbs=_SSD,
+)
+class FreeSlotsMoved(Scanned):
+    """States are gathered and scattered by a permutation of all slots.
+
+    A plant: free slots that all hold the same do not show it.
+    """
+
+    def updated(self, out: Array, pool: Array, indices: Array, advance: Advance) -> Array:
+        """Turn the slots of nobody round."""
+        out = super().updated(out, pool, indices, advance)
+        others = np.setdiff1d(np.arange(len(pool)), indices)
+        pool[others] = pool[others[::-1]]
+        return out
+
+
+@exhibit(
+    as_if="a strided pool was read as if its slots lay next to each other",
+    fault="F12 layout",
+    breaks=("KV-RNN-025",),
+    verbs=_CONV,
+    features=("strided",),
+)
+class PoolReadAsContiguous(Scanned):
+    """States are written where they belong, and read from where they would lie without gaps.
+
+    A plant: the write goes through the view, the read through a pointer to its first element.
+    """
+
+    def updated(self, out: Array, pool: Array, indices: Array, advance: Advance) -> Array:
+        """Take a copy of the memory without its gaps."""
+        size = int(np.prod(pool.shape[1:]))
+        packed = np.lib.stride_tricks.as_strided(pool, pool.shape, (size * pool.itemsize, *pool.strides[1:]))
+        self._read = packed.copy()
+        self._slots = iter([slot for _, slot in self.live(indices)])
+        return super().updated(out, pool, indices, advance)
+
+    def loaded(self, state: Array) -> Array:
+        """Read the next slot from the copy."""
+        return super().loaded(self._read[next(self._slots)])

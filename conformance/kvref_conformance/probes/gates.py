@@ -16,7 +16,7 @@ from kvref_conformance.probes.scans import single
 from kvref_conformance.problems import cast
 
 #: Projections beside the ordinary ones: where exp overflows, where log(1 + exp) loses what is small.
-EDGES = (-100.0, -30.0, -16.0, 0.0, 16.0, 100.0)
+EDGES = (-100.0, -30.0, -16.0, -12.0, -10.0, 0.0, 7.5, 9.0, 10.0625, 10.5, 16.0, 100.0)
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def gate(case: Case, claims: Claims, *, lower_bound: float | None = None) -> Gat
     heads = case.num_q_heads
     inner = (heads, case.head_dim) if case.option("channels") else (heads,)
     a = 2 * dyadic(rng, (case.num_tokens, *inner), "float32").astype(np.float64)
-    edges = rng.random(a.shape) < 0.2
+    edges = rng.random(a.shape) < 0.3
     a[edges] = rng.choice(EDGES, int(edges.sum()))
     inputs = {
         "a": cast(a, case.dtype),

@@ -53,6 +53,7 @@ class VllmCpuConv:
         dtypes=("float32", "bfloat16"),
         conv_widths=(4, 3, 2),
         features=("has_initial_state", "conv_bias", "silu", "padding_rows"),
+        choices={"state-padding": "minus_one"},
     )
 
     def causal_conv(
@@ -102,6 +103,7 @@ class VllmCpuMamba:
         head_dims=(64, 128, 80),
         state_dims=(16, 128),
         features=("skip", "output_gate", "dt_bias", "dt_softplus", "padding_rows"),
+        choices={"state-padding": "minus_one"},
     )
 
     def ssd_scan(
