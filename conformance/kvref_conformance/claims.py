@@ -72,7 +72,9 @@ FEATURES: dict[str, str] = {
     "uneven_layers": "cache_geometry: models whose layers differ in heads or widths, or share entries",
     "skipped_layers": "cache_geometry: models with layers that a search has left without attention",
     "latent_layers": "cache_geometry: models of latent attention",
-    "indexed_layers": "cache_geometry: models whose layers keep keys of an indexer",
+    "indexed_layers": (
+        "cache_geometry: models whose layers keep keys of an indexer, beside whatever else is claimed"
+    ),
     "compressed_layers": "cache_geometry: models whose layers keep one entry for several tokens",
     "recurrent_layers": "cache_geometry: models with recurrent layers",
     "tensor_parallel": "cache_geometry: size is asked for one of several ranks",

@@ -45,7 +45,7 @@ def allocated(found: "CacheGeometry", tokens: int, form: str) -> dict[str, Any] 
         return None
     return {
         "group_size": taken.group_size,
-        "page_bytes": taken.page_bytes,
+        "part_bytes": taken.part_bytes,
         "block_bytes": taken.block_bytes,
         "bytes_per_token": float(taken.bytes_per_token),
         "state_bytes": taken.state_bytes,

@@ -5,10 +5,10 @@ A manager that serves all layers of a hybrid from one pool wants blocks of one s
 1. It cuts the layers of each kind into groups with one block table each, of as many layers as the kind with
    the fewest has; where no kind has half as many again, of as many as the kind with the most. Groups that are
    not full take blocks as if they were.
-2. It gives all layers pages of one size, a page being one layer's part of a block: where an entry is
-   smaller, a page holds more tokens, and where that does not come out even, it is padded.
-3. It gives a state a page of its own, padded; where the model attends too, pages hold the entries of so many
-   tokens that a state fits (`hybrid_block_size`).
+2. It gives each layer of a group a part of the block, all of one size: where an entry is smaller, a part
+   holds more tokens, and where that does not come out even, it is padded.
+3. It gives a state such a part, padded; where the model attends too, parts hold the entries of so many tokens
+   that a state fits (`hybrid_block_size`).
 4. It gives out whole blocks: to a window one more than it fills, as it may begin within a block, and to a
    running state two, one that is read and one that is written, and one for each draft.
 
@@ -53,14 +53,14 @@ class Allocation:
 
     tables: tuple[Table, ...]
     group_size: int
-    """Layers of a group; a block has a page for each."""
-    page_bytes: int
+    """Layers of a group; a block has a part for each."""
+    part_bytes: int
     """Bytes that one layer has of a block."""
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one block of the pool."""
-        return self.group_size * self.page_bytes
+        return self.group_size * self.part_bytes
 
     @property
     def bytes(self) -> int:
@@ -69,8 +69,8 @@ class Allocation:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the pages that states have, those of layers that are not there left out."""
-        return sum(t.num_layers * t.blocks for t in self.tables if t.kind == "state") * self.page_bytes
+        """Bytes of the parts that states have, those of layers that are not there left out."""
+        return sum(t.num_layers * t.blocks for t in self.tables if t.kind == "state") * self.part_bytes
 
     @property
     def bytes_per_token(self) -> Fraction:
@@ -106,24 +106,24 @@ def allocation_of(
     if geometry.states and any(group.window is None for group in stored):
         block_size = hybrid_block_size(geometry, form, multiple=block_size)
     sizes = [math.ceil(block_size * Fraction(entry_bytes(group, form))) for group in stored]
-    page = max([*sizes, *(state.recurrent_bytes + state.conv_bytes for state in geometry.states)])
+    part = max([*sizes, *(state.recurrent_bytes + state.conv_bytes for state in geometry.states)])
     counts = [*(len(group.layers) for group in stored), *(len(state.layers) for state in geometry.states)]
     size = max(counts) if max(counts) < NEARLY_EVEN * min(counts) else min(counts)
     tables = [
-        _table(group, block_size * (page // own), num_tokens, num_scheduled_tokens, size)
+        _table(group, block_size * (part // own), num_tokens, num_scheduled_tokens, size)
         for group, own in zip(stored, sizes, strict=True)
     ]
     tables += [_states(state, 2 + num_drafts, size) for state in geometry.states]
-    return Allocation(tuple(tables), size, page)
+    return Allocation(tuple(tables), size, part)
 
 
 def _one_table(
     stored: list[LayerGroup], num_tokens: int, form: Form, block_size: int, scheduled: int
 ) -> Allocation:
-    """All layers in one group: a block has the pages of each, whatever their sizes."""
-    page = sum((len(g.layers) * Fraction(entry_bytes(g, form)) for g in stored), Fraction(0)) * block_size
+    """All layers in one group: a block has a part for each, whatever their sizes."""
+    part = sum((len(g.layers) * Fraction(entry_bytes(g, form)) for g in stored), Fraction(0)) * block_size
     table = _table(stored[0], block_size, num_tokens, scheduled, len(stored[0].layers))
-    return Allocation((table,), 1, math.ceil(page))
+    return Allocation((table,), 1, math.ceil(part))
 
 
 def _table(group: LayerGroup, block_size: int, num_tokens: int, scheduled: int, size: int) -> Table:

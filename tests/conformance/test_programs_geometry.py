@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from exhibits import breaks, breaks_without, finds
 
+from kvref.errors import KVError
 from kvref.planning.catalog import catalog, config_of, geometry_by_name
 from kvref_conformance.cases import PROGRAM, Case
 from kvref_conformance.checks import cache_geometry, geometry_ranks
@@ -20,6 +21,7 @@ from kvref_conformance.managers import MANAGERS
 from kvref_conformance.museum import cache_geometry as museum
 from kvref_conformance.museum.exhibit import Exhibit
 from kvref_conformance.museum.kill_matrix import examine
+from kvref_conformance.programs import drawn_geometry
 from kvref_conformance.programs.drawn import draw_case
 from kvref_conformance.programs.models import FAMILIES, model_of
 from kvref_conformance.programs.odd_models import ABSURD, UNDECIDED
@@ -89,7 +91,7 @@ def test_what_is_not_claimed_is_passed_over(name: str) -> None:
     step = next(s for s in program.split(";") if s.split()[0] == name)
     ran = performed(Lists(), f"{step}; size 5 2", Claims())
     made = model_of(name, [int(n) for n in step.split()[1:]])
-    assert ran.performed == (0 if family.feature or made is None else 2)
+    assert ran.performed == (0 if family.features or made is None else 2)
 
 
 @pytest.mark.parametrize(
@@ -211,3 +213,79 @@ def test_the_reference_is_asked_what_it_offers() -> None:
     found = ReferenceGeometry().size(config, 10, 2)
     assert found["bytes_per_token"] == 27_648
     assert ReferenceGeometry().snapshot(config, 2) == (449_372_160, 16_254)
+
+
+def needs_of(model: Any) -> set[str]:
+    """The features without which nobody can size a model, by the keys of its config."""
+    text = model.text
+    keys = {
+        "chunked_layers": ("attention_chunk_size",),
+        "uneven_layers": ("swa_num_key_value_heads", "num_global_key_value_heads"),
+        "skipped_layers": ("block_configs",),
+        "latent_layers": ("kv_lora_rank",),
+        "indexed_layers": ("index_head_dim",),
+        "compressed_layers": ("compress_ratios",),
+        "recurrent_layers": (
+            *(
+                "conv_kernel",
+                "linear_conv_kernel_dim",
+                "linear_attn_config",
+                "mamba_d_conv",
+                "attn_type_list",
+            ),
+        ),
+    }
+    return {feature for feature, names in keys.items() if any(name in text for name in names)}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_needs_what_its_config_needs(name: str) -> None:
+    """A subject is asked about no model of a kind that it does not claim."""
+    rng = random.Random(name)
+    made = [FAMILIES[name].model(drawn_geometry._numbers(rng, FAMILIES[name])) for _ in range(40)]
+    needs = [needs_of(model) for model in made if model is not None]
+    assert needs
+    assert all(need == set(FAMILIES[name].features) for need in needs)
+
+
+@pytest.mark.parametrize("feature", OF_GEOMETRY)
+def test_a_subject_without_a_feature_is_not_asked_for_it(feature: str) -> None:
+    """It refuses what it does not know, and fails nothing for it: not one feature is a hidden condition."""
+
+    class Partly(GeometryLists):
+        """Knows all but one thing."""
+
+        def size(self, config: str, *given: Any, **named: Any) -> dict[str, int]:
+            """Refuse models and arguments of that feature."""
+            text = self.decoder(self.parsed(config))
+            asked = {"tensor_parallel": "tensor_parallel", "dp_attention": "dp_attention"}
+            asked |= {"first_layer": "pipeline_parallel", "num_layers": "pipeline_parallel"}
+            used = {asked[name] for name in named if name in asked}
+            if feature in used | needs_of(type("M", (), {"text": text})):
+                raise KVError(f"no {feature} here")
+            return super().size(config, *given, **named)
+
+        def snapshot(self, config: str, element_bytes: int) -> tuple[int, int]:
+            """Offer it if it is claimed."""
+            if feature in (
+                "snapshot_sizes",
+                *needs_of(type("M", (), {"text": self.decoder(self.parsed(config))})),
+            ):
+                raise KVError("no snapshots here")
+            return super().snapshot(config, element_bytes)
+
+        def hybrid_block(self, config: str, *given: Any) -> int:
+            """Offer it if it is claimed."""
+            if feature in (
+                "hybrid_blocks",
+                *needs_of(type("M", (), {"text": self.decoder(self.parsed(config))})),
+            ):
+                raise KVError("no blocks of hybrids here")
+            return super().hybrid_block(config, *given)
+
+    claims = Claims(features=tuple(one for one in OF_GEOMETRY if one != feature))
+    subject = type("Subject", (), {"claims": claims, "cache_geometry": Partly})
+    assert examine(subject, (GEOMETRY,)).failing == ()
+    for seed in range(10):
+        program = drawn(seed, claims)
+        assert performed(subject(), program, claims).breaches == (), program

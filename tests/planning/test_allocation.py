@@ -54,13 +54,13 @@ def allocated(name: str, num_tokens: int, **options: Any) -> Allocation:
 
 @pytest.mark.parametrize("name", recorded()["cases"])
 def test_layers_are_cut_as_vllm_cuts_them(name: str) -> None:
-    """As many groups, pages as large, blocks as long and as many of them; groups at most as large."""
+    """As many groups, parts as large, blocks as long and as many of them; groups at most as large."""
     block_size, groups = recorded()["cases"][name]
     found = allocated(name, recorded()["context"])
     one_table = len(groups) == 1
     layers = [layers for layers, *_ in groups]
     assert found.group_size == (1 if one_table else max(layers))
-    assert found.page_bytes == groups[0][1] * (layers[0] if one_table else 1)
+    assert found.part_bytes == groups[0][1] * (layers[0] if one_table else 1)
     there = sorted((size, blocks) for _, _, size, blocks in groups)
     kept = [(t.block_size or block_size, t.blocks) for t in found.tables for _ in range(t.num_groups)]
     assert sorted(kept) == there
@@ -77,7 +77,7 @@ def test_a_running_request_has_two_states() -> None:
     found = allocated("Kimi-K3 on 8", 100_000)
     assert 8 * found.state_bytes == 8 * 2 * 69 * 884_736 == 976_748_544
     assert allocated("Kimi-K3 on 8", 100_000, num_drafts=3).state_bytes == 5 * found.state_bytes // 2
-    assert found.page_bytes == 768 * 576 * 2
+    assert found.part_bytes == 768 * 576 * 2
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def a_layer_that_reads_anothers_entries_stores_none(trial: Trial) -> None:
     "KV-SIZE-010",
     verbs=GEOMETRY,
     operations=SIZE,
-    features=("compressed_layers",),
+    features=("compressed_layers", "indexed_layers"),
     cases=programs(
         "compressed 72 16 24 4 128 0 4; size 1000 2; size 127 2; size 129 2; size 1 2; size 5 1",
         "compressed 65 40 24 128 0 4; size 4096 1; size 3 4",
@@ -170,7 +170,7 @@ def several_tokens_share_an_entry(trial: Trial) -> None:
     "KV-SIZE-011",
     verbs=GEOMETRY,
     operations=SIZE,
-    features=("indexed_layers",),
+    features=("indexed_layers", "latent_layers"),
     cases=programs(
         "selecting 3 96 16 24; size 100 2; size 100 1",
         "indexed 96 16 24 1 1 1; size 100 2; indexed 96 16 24 1 0 0 1; size 100 2",
@@ -197,7 +197,7 @@ def layers_that_draft_are_apart(trial: Trial) -> None:
     "KV-SIZE-012",
     verbs=GEOMETRY,
     operations=SIZE,
-    features=("compressed_layers",),
+    features=("compressed_layers", "indexed_layers"),
     cases=programs("compressed 72 16 24 4 128 0 4; drafts 1; size 1000 2"),
 )
 def lists_that_go_on_behind_the_last_layer_describe_drafts(trial: Trial) -> None:
@@ -226,7 +226,7 @@ def what_nobody_can_decide_is_refused(trial: Trial) -> None:
     "KV-SIZE-013",
     verbs=GEOMETRY,
     operations=SIZE,
-    features=("recurrent_layers",),
+    features=("recurrent_layers", "latent_layers"),
     cases=programs(f"{_KIMI}; odd 7"),
 )
 def a_key_within_an_object_is_a_key(trial: Trial) -> None:

@@ -64,7 +64,7 @@ class Geometry:
     def perform(self, step: Step) -> bool:
         """Perform a step, or pass it over."""
         if step.name in FAMILIES:
-            known = FAMILIES[step.name].feature in (None, *self.features)
+            known = set(FAMILIES[step.name].features) <= set(self.features)
             self.model = model_of(step.name, step.numbers) if known else None
             return self.model is not None
         if self.model is None or len(step.numbers) != ASKING.get(step.name, -1):

@@ -30,8 +30,8 @@ class Family:
     takes: tuple[Bounds, ...]
     layers: tuple[int, ...] = ()
     """Where a number a layer follows: what it may be; the first of them must be there."""
-    feature: str | None = None
-    """What a subject claims that knows such models."""
+    features: tuple[str, ...] = ()
+    """What a subject claims that knows such models, all of it."""
     fit: Callable[[Sequence[int]], bool] = lambda numbers: True
     """Whether numbers that are within their bounds go together."""
 
@@ -54,6 +54,9 @@ class Family:
         return self.make(*numbers) if self.fit(numbers) else None
 
 
+_LATENT, _RECURRENT = ("latent_layers",), ("recurrent_layers",)
+#: Indexers stand beside latent vectors, and beside entries that four tokens share.
+_INDEXED, _COMPRESSED = ("indexed_layers", *_LATENT), ("compressed_layers", "indexed_layers")
 _MAMBA: tuple[Bounds, ...] = (HEADS, WIDTH, FEW, WIDTH)
 _DELTA: tuple[Bounds, ...] = (HEADS, FEW, WIDTH, WIDTH)
 
@@ -74,54 +77,54 @@ FAMILIES: dict[str, Family] = {
     "pattern": Family(attention.pattern, (FEW, LAYERS, WINDOW, HEADS, WIDTH)),
     "gemma": Family(attention.gemma, (LAYERS, WINDOW, HEADS, WIDTH)),
     "upper": Family(attention.upper, ((0, 128), LAYERS, WINDOW, HEADS, WIDTH), fit=lambda n: n[0] < n[1]),
-    "chunks": Family(attention.chunks, (LAYERS, WINDOW, HEADS, WIDTH), feature="chunked_layers"),
-    "uneven": Family(attention.uneven, (WINDOW, HEADS, WIDTH, WIDTH), (0, 1), feature="uneven_layers"),
+    "chunks": Family(attention.chunks, (LAYERS, WINDOW, HEADS, WIDTH), features=("chunked_layers",)),
+    "uneven": Family(attention.uneven, (WINDOW, HEADS, WIDTH, WIDTH), (0, 1), features=("uneven_layers",)),
     "globally": Family(
-        attention.globally, ((0, 64), WINDOW, HEADS, WIDTH), (0, 1), "uneven_layers", _read_what_is_there
+        attention.globally, ((0, 64), WINDOW, HEADS, WIDTH), (0, 1), ("uneven_layers",), _read_what_is_there
     ),
-    "skipped": Family(attention.skipped, (HEADS, WIDTH), (1, 0), "skipped_layers"),
-    "latent": Family(attention.latent, (LAYERS, WIDTH, (0, 128)), feature="latent_layers"),
-    "selecting": Family(attention.selecting, (LAYERS, WIDTH, (0, 128), WIDTH), feature="indexed_layers"),
-    "indexed": Family(attention.indexed, (WIDTH, (0, 128), WIDTH), (1, 0), "indexed_layers"),
-    "compressed": Family(attention.compressed, ((64, 512), WINDOW, WIDTH), (4, 0, 128), "compressed_layers"),
-    "interval": Family(recurrent.interval, (SOME, LAYERS, HEADS, WIDTH, *_DELTA), feature="recurrent_layers"),
-    "linear": Family(recurrent.linear, ((0, 1), HEADS, WIDTH, *_DELTA), (1, 0), "recurrent_layers"),
+    "skipped": Family(attention.skipped, (HEADS, WIDTH), (1, 0), ("skipped_layers",)),
+    "latent": Family(attention.latent, (LAYERS, WIDTH, (0, 128)), features=_LATENT),
+    "selecting": Family(attention.selecting, (LAYERS, WIDTH, (0, 128), WIDTH), features=_INDEXED),
+    "indexed": Family(attention.indexed, (WIDTH, (0, 128), WIDTH), (1, 0), _INDEXED),
+    "compressed": Family(attention.compressed, ((64, 512), WINDOW, WIDTH), (4, 0, 128), _COMPRESSED),
+    "interval": Family(recurrent.interval, (SOME, LAYERS, HEADS, WIDTH, *_DELTA), features=_RECURRENT),
+    "linear": Family(recurrent.linear, ((0, 1), HEADS, WIDTH, *_DELTA), (1, 0), _RECURRENT),
     "kimi": Family(
-        recurrent.kimi, (WIDTH, (0, 128), HEADS, WIDTH), (1, 0), "recurrent_layers", lambda n: 0 in n[4:]
+        recurrent.kimi, (WIDTH, (0, 128), HEADS, WIDTH), (1, 0), (*_LATENT, *_RECURRENT), lambda n: 0 in n[4:]
     ),
     "letters": Family(
         recurrent.letters,
         (HEADS, WIDTH, *_MAMBA),
         (1, 0, 2, 3),
-        "recurrent_layers",
+        _RECURRENT,
         lambda n: n[2] % n[4] == 0,
     ),
     "blocks": Family(
         recurrent.blocks,
         (HEADS, WIDTH, *_MAMBA),
         (1, 0, 2, 3),
-        "recurrent_layers",
+        _RECURRENT,
         lambda n: n[2] % n[4] == 0,
     ),
     "jamba": Family(
         recurrent.jamba,
         (SOME, (0, 7), LAYERS, HEADS, WIDTH, (64, 8192), (1, 256)),
-        feature="recurrent_layers",
+        features=_RECURRENT,
         fit=lambda n: n[1] < n[0] <= n[2],
     ),
     "parallel": Family(
         recurrent.parallel,
         (LAYERS, HEADS, WIDTH, *_MAMBA),
-        feature="recurrent_layers",
+        features=_RECURRENT,
         fit=lambda n: n[3] % n[5] == 0,
     ),
     "attentionless": Family(
         recurrent.attentionless,
         (LAYERS, *_MAMBA),
-        feature="recurrent_layers",
+        features=_RECURRENT,
         fit=lambda n: n[1] % n[3] == 0,
     ),
-    "lightning": Family(recurrent.lightning, (HEADS, WIDTH), (0, 1), "recurrent_layers"),
+    "lightning": Family(recurrent.lightning, (HEADS, WIDTH), (0, 1), _RECURRENT),
 }
 
 

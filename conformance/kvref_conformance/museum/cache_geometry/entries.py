@@ -151,7 +151,7 @@ class ReadersCounted(GeometryLists):
     breaks=sizes(10),
     may_also_break=sizes(12),
     verbs=GEOMETRY,
-    features=("compressed_layers",),
+    features=("compressed_layers", "indexed_layers"),
     program="compressed 64 1 8 4; size 1 1",
 )
 class PartialEntryDropped(GeometryLists):
@@ -170,7 +170,7 @@ class PartialEntryDropped(GeometryLists):
     fault="F08 accounting",
     breaks=sizes(11),
     verbs=GEOMETRY,
-    features=("indexed_layers",),
+    features=("indexed_layers", "latent_layers"),
     program="selecting 1 8 0 8; size 1 1",
 )
 class IndexKeyForEachHead(GeometryLists):
@@ -189,7 +189,7 @@ class IndexKeyForEachHead(GeometryLists):
     fault="F08 accounting",
     breaks=sizes(11),
     verbs=GEOMETRY,
-    features=("indexed_layers",),
+    features=("indexed_layers", "latent_layers"),
     program="indexed 8 0 8 0 1; size 1 1",
 )
 class IndexKeyInEveryLayer(GeometryLists):

@@ -60,7 +60,7 @@ class WindowInEveryLayer(GeometryLists):
     fault="F01 boundary",
     breaks=sizes(1),
     verbs=GEOMETRY,
-    features=("recurrent_layers",),
+    features=("recurrent_layers", "latent_layers"),
     program="kimi 8 0 1 8 1 0; size 1 1",
 )
 class ListsFromZero(GeometryLists):
@@ -209,7 +209,7 @@ class UnknownKeysPassedOver(GeometryLists):
     fault="F08 accounting",
     breaks=sizes(13),
     verbs=GEOMETRY,
-    features=("recurrent_layers",),
+    features=("recurrent_layers", "latent_layers"),
     program="kimi 8 0 1 8 1 0; odd 7",
 )
 class InnerKeysPassedOver(GeometryLists):
