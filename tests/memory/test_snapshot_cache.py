@@ -173,6 +173,23 @@ def test_losing_blocks_frees_the_snapshot() -> None:
     assert [cache.admit(2, [*range(4), 9]).num_cached_tokens, cache.state_pool.num_cached] == [4, 1]
 
 
+def test_losing_a_block_of_any_group_frees_the_snapshot() -> None:
+    """A snapshot needs the last blocks of its window: it is forgotten with the first of them that is evicted."""
+    groups = [AttentionGroup(2), AttentionGroup(2, 4)]
+    for number, at, left in ((0, 0, 0), (0, 3, 1), (1, 0, 1), (1, 1, 1), (1, 2, 1)):
+        cache = SnapshotCache(40, 6, snapshot_interval=4, groups=groups)
+        cache.admit(0, list(range(8)))
+        own = cache._requests[0]
+        cache.commit(0)
+        cache.finish(0)
+        assert cache.state_pool.num_cached == 2
+        keys = own.keys(number, at, 4 if number == 0 else at + 1)  # behind a lost block, nothing is left
+        cache._index.withdraw([block for key in keys for block in cache._index.every(key)])
+        cache._snapshots.forget(cache._index.lost)
+        cache.check_invariants()
+        assert cache.state_pool.num_cached == left, (number, at)
+
+
 def test_the_last_state_slot_is_taken_over() -> None:
     """A request that cannot copy the snapshot runs in it, and then it is a snapshot no more."""
     cache = small(num_states=1)
