@@ -1,4 +1,4 @@
-"""SGLang's UnifiedRadixCache for a hybrid model: attention in pages of one token, beside Mamba states.
+"""SGLang's UnifiedRadixCache for a hybrid model: pages of attention beside Mamba states.
 
 A request runs in a state slot of its own and has a second one to track with: a prefill leaves there the state
 after the last whole chunk, counted from where it began, and a decode step the state after a multiple of the
@@ -75,12 +75,10 @@ class Cache(radix.Cache):
     """A tree with two components, the pages of one, the state slots of the other."""
 
     def __init__(self, num_blocks: int, block_size: int, num_states: int, snapshot_interval: int) -> None:
-        _configure(snapshot_interval)
+        _configure(max(snapshot_interval, block_size), snapshot_interval)
         self._size, self._most = block_size, num_states // SLOTS_A_REQUEST
         tokens = (num_blocks - 1) * block_size
-        self._pages = radix.allocator.TokenToKVPoolAllocator(
-            tokens, dtype=torch.float32, device="cpu", kvcache=None, need_sort=False
-        )
+        self._pages = radix.pages_of(tokens, block_size)
         self._rows = radix.pools.HybridReqToTokenPool(
             size=max(num_blocks, radix.ROWS),
             mamba_size=num_states,
@@ -214,8 +212,8 @@ class Cache(radix.Cache):
         return int(req.kv.mamba_ping_pong_track_buffer[at]) - 1
 
 
-def _configure(interval: int) -> None:
-    """Let the cache read of the server's arguments what a model with such a chunk has."""
+def _configure(chunk: int, interval: int) -> None:
+    """Let the cache read of the server's arguments what a model with such a chunk has, and the interval."""
     mamba = SimpleNamespace(
         enable_mamba_extra_buffer=True,
         enable_mamba_extra_buffer_lazy=False,
@@ -229,7 +227,7 @@ def _configure(interval: int) -> None:
         "spec": SimpleNamespace(speculative_algorithm=None),
     }
     context.get_parallel().override_permanently(dcp_enabled=False)
-    context._CONTEXT._server_args = SimpleNamespace(_mamba_cache_chunk_size=interval)
+    context._CONTEXT._server_args = SimpleNamespace(_mamba_cache_chunk_size=chunk)
 
 
 def _state_params() -> Any:
@@ -247,7 +245,7 @@ class SglangMambaCache:
     claims = Claims(
         name="SGLang UnifiedRadixCache, hybrid",
         version=version("sglang"),
-        block_sizes=(1,),
+        block_sizes=(4, 1, 3, 16),
         features=("adapter", "salt"),
         choices={
             "null-block": "reserved",

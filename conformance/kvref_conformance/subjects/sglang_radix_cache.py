@@ -93,12 +93,7 @@ class Cache:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self._size = block_size
         tokens = (num_blocks - 1) * block_size
-        given = {"dtype": torch.float32, "device": "cpu", "kvcache": None, "need_sort": False}
-        self._pages = (
-            allocator.PagedTokenToKVPoolAllocator(tokens, page_size=block_size, **given)
-            if block_size > 1
-            else allocator.TokenToKVPoolAllocator(tokens, **given)
-        )
+        self._pages = pages_of(tokens, block_size)
         rows = max(num_blocks, ROWS)  # requests share blocks, so there may be more of them
         self._rows = pools.ReqToTokenPool(rows, tokens + 1, "cpu", enable_memory_saver=False)
         self._adapters = part("events").KvEventLoraNames()
@@ -230,6 +225,14 @@ class Cache:
             )
         self._rows.write((req.kv.req_pool_idx, slice(start, stop)), slots)
         req.kv.kv_allocated_len = stop
+
+
+def pages_of(num_tokens: int, page_size: int) -> Any:
+    """Return the allocator of so many tokens, in pages."""
+    given = {"dtype": torch.float32, "device": "cpu", "kvcache": None, "need_sort": False}
+    if page_size == 1:
+        return allocator.TokenToKVPoolAllocator(num_tokens, **given)
+    return allocator.PagedTokenToKVPoolAllocator(num_tokens, page_size=page_size, **given)
 
 
 class SglangRadixCache:
