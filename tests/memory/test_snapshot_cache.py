@@ -174,7 +174,7 @@ def test_losing_blocks_frees_the_snapshot() -> None:
 
 
 def test_losing_a_block_of_any_group_frees_the_snapshot() -> None:
-    """A snapshot needs the last blocks of its window: it is forgotten with the first of them that is evicted."""
+    """A snapshot needs the last blocks of its window: it is forgotten with the first that is evicted."""
     groups = [AttentionGroup(2), AttentionGroup(2, 4)]
     for number, at, left in ((0, 0, 0), (0, 3, 1), (1, 0, 1), (1, 1, 1), (1, 2, 1)):
         cache = SnapshotCache(40, 6, snapshot_interval=4, groups=groups)
