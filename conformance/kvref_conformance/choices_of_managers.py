@@ -73,6 +73,22 @@ OF_MANAGERS = (
         {"several": "a request holds more state slots than it runs in, so fewer requests fit"},
     ),
     Choice(
+        "state-eviction-order",
+        "lru",
+        {
+            "unspecified": "which snapshot is lost cannot be foreseen: the one that every request restores "
+            "may go first"
+        },
+    ),
+    Choice(
+        "steps-ahead",
+        "refused",
+        {
+            "scheduled": "a step starts from a state that is not there yet, and takes the drafts before it "
+            "as accepted"
+        },
+    ),
+    Choice(
         "key-scheme",
         "unspecified",
         {

@@ -8,7 +8,7 @@ and has lost those before 32 makes neither.
 
 Realises: KV-SNAP-002 snapshot-exact-position, KV-SNAP-003 hit-in-every-group, KV-SNAP-008
 snapshot-leaves-one, KV-SNAP-013 junction-snapshot, KV-SNAP-014 longest-joint-hit, KV-SNAP-015 draft-rollback,
-KV-SNAP-022 window-group-hit.
+KV-SNAP-022 window-group-hit, KV-SNAP-025 due-state-saved.
 For porters: look from the longest prefix down, and stop at the first position where every group agrees.
 Source: vLLM's hybrid coordinator finds the same length by shrinking it group by group.
 """

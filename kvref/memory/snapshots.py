@@ -11,7 +11,7 @@ blocks were evicted can be restored by nobody, and is forgotten: its slot is han
 
 Realises: KV-SNAP-001 snapshot-own-prefix, KV-SNAP-002 snapshot-exact-position, KV-SNAP-004
 snapshot-all-or-nothing, KV-SNAP-010 states-conserved, KV-SNAP-011 state-evict-before-refuse, KV-SNAP-012
-tombstone-keeps-kv.
+tombstone-keeps-kv, KV-SNAP-024 state-eviction-order.
 For porters: this is a prefix index whose blocks are state slots; only `forget` is new.
 Source: SGLang's list of states beside its list of blocks; vLLM's mamba blocks in the queue of free blocks.
 """

@@ -15,6 +15,8 @@ from kvref_conformance.programs.drawn_prompts import DOCUMENTS, REMEMBERED, REQU
 LEFT_OUT = ("pile", "far", "join")
 #: How often drafts are tried beside the steps of a prefix cache, and odd numbers of them.
 DRAFTS, ODD = 16, 1
+#: The share of steps that ask for more of a request whose step may be in flight.
+AHEAD = 0.02
 #: Drafts of one step.
 MOST_DRAFTS = 4
 ODD_STEPS = ("accept_beyond", "accept_negative", "draft_beyond", "draft_negative")
@@ -56,6 +58,8 @@ class Turns(Requests):
             if DRAFTS <= kind < DRAFTS + ODD:
                 numbers = self.rng.randrange(REQUESTS), self.rng.randint(1, 3)
                 return [f"{self.rng.choice(ODD_STEPS)} {numbers[0]} {numbers[1]}"]
+        if self.rng.random() < AHEAD:
+            return [f"ahead {self.rng.randrange(REQUESTS)}"]
         while (found := super().steps())[0].split()[0] in LEFT_OUT:
             pass
         return found

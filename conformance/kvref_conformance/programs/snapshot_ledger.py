@@ -62,6 +62,8 @@ class Known:
     """Labels of the prefixes without whose last blocks its state is of no use."""
     is_junction: bool = False
     """Whether it was saved because a request parted there."""
+    is_stranded: bool = False
+    """Whether its state may be there still, and blocks that it needs are not."""
 
 
 @dataclass
@@ -132,11 +134,13 @@ class SnapshotLedger:
             known.is_junction |= position == junction and position not in self.due_saves(0, position, 0)
             if slot is not None:
                 known.states.add(slot)
+                known.is_stranded = False
 
     def end(self, prompt: Prompt, request: int, positions: Iterable[int], *, finished: bool) -> None:
         """Note that a request has ended; what it saved stays if it has finished."""
         for position in positions:
-            self.at(prompt, position).states.finished |= finished
+            known = self.at(prompt, position)
+            known.states.finished |= finished and not known.is_stranded
         for known in self.entries.values():
             known.blocks.live.discard(request)
             known.states.live.discard(request)
@@ -197,6 +201,7 @@ class SnapshotLedger:
             known.states.lose(states)
         for known in self.entries.values() if gone else ():
             if not known.needs.isdisjoint(gone):
+                known.is_stranded |= bool(known.states.slots)
                 known.states = Part()  # whoever saved it may forget it
 
     def known_blocks(self) -> set[int]:
@@ -206,3 +211,8 @@ class SnapshotLedger:
     def known_states(self) -> set[int]:
         """Return the state slots that hold the state after a known prefix."""
         return {slot for known in self.entries.values() for slot in known.states.slots}
+
+    def idle_states(self) -> set[int]:
+        """Return known states that lie in one slot alone, and are no part of a live request's prompt."""
+        parts = [known.states for known in self.entries.values()]
+        return {slot for part in parts if not part.live and len(part.slots) == 1 for slot in part.slots}

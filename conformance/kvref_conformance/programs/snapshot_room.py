@@ -6,30 +6,44 @@ For porters: a subject that may hold more than it must is given the benefit of t
 from typing import TYPE_CHECKING
 
 from kvref_conformance.contracts import Failed
-from kvref_conformance.programs.state_cells import StepTold
+from kvref_conformance.programs.state_cells import ZEROS, StepTold
 from kvref_conformance.programs.stateful import Stateful
 
 if TYPE_CHECKING:
     from kvref_conformance.programs.watched_snapshots import WatchedSnapshots
 
 
-def note_force(cache: "WatchedSnapshots", one: Stateful, step: StepTold) -> None:
-    """Note whether there were slots enough for what a step writes, and for what it should save."""
+def note_force(cache: "WatchedSnapshots", said: str, one: Stateful, step: StepTold) -> None:
+    """Note whether there were slots enough for what a step writes, and for what it should save.
+
+    What is due and was not saved needs no slot if others could be had by an eviction.
+    """
     held = cache.held_states(most=True) | one.places | cache.saved
     new = set(step.targets) - one.places
     room = cache.num_states - len(held) - 2 * cache.several * len(cache.live)
     if cache.shared:
         blocks = {cache.block(slot) for slot in cache.ledger.known_blocks()}
         room = cache.capacity - len(held | blocks | cache.held_blocks(most=True)) - 2 * len(cache.live)
-    saved = {position for position, _ in step.saves}
-    missing = [
-        position
-        for position in cache.ledger.due_saves(step.start, step.stop, one.junction)
-        if position not in saved and not cache.ledger.at(one.prompt, position).states.slots
-    ]
+    due = set(cache.ledger.due_saves(step.start, step.stop, one.junction)) - dict(step.saves).keys()
+    one.spared = {position for position in due if cache.ledger.at(one.prompt, position).states.slots}
+    missing = sorted(due - one.spared)
+    certain = [p for p in missing if p <= step.stop - step.num_drafts and _is_sure(cache, one, p)]
+    needed = {*step.targets, step.source} - {ZEROS} - cache.held_states(most=True)
+    spare = cache.free_states() - len(needed)
+    if certain and spare > 0 and not cache.shared:
+        left = f"{len(certain)} more due, of the state after {certain[0]} tokens for one"
+        cache.log.breach(
+            f"{said} and leaves out saves, {left}, where {spare} slots can be had", "KV-SNAP-025"
+        )
     if len(new) + len(missing) > room:
         cache.ledger.forced_states = True
         cache.ledger.forced_blocks |= cache.shared
+
+
+def _is_sure(cache: "WatchedSnapshots", one: Stateful, position: int) -> bool:
+    """Say whether there is no state after so many tokens, and none is coming."""
+    stranded = cache.ledger.at(one.prompt, position).is_stranded
+    return not stranded and not cache.states.is_coming(one.prompt, position)
 
 
 def judge_refusal(cache: "WatchedSnapshots", said: str, answer: Failed, blocks: int, states: int) -> None:
@@ -65,7 +79,8 @@ def publish(cache: "WatchedSnapshots", request: int, one: Stateful, step: StepTo
     """Note what a computed step lets others hit: its blocks, and the states it saved."""
     cache.ledger.publish(one.prompt, one.slots, request)
     told = {p: slot for p, slot in step.saves if p <= kept and not p % cache.block_size}
-    due = cache.ledger.due_saves(step.start, kept, one.junction)
+    lost = {p for p in one.spared if not cache.ledger.at(one.prompt, p).states.slots}
+    due = [p for p in cache.ledger.due_saves(step.start, kept, one.junction) if p not in lost]
     if step.num_drafts or cache.ledger.saves in ("interval", "chunk_end"):
         told = {position: slot for position, slot in told.items() if position in due}
     places: dict[int, int | None] = {**dict.fromkeys(due), **told}

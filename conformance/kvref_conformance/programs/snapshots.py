@@ -21,6 +21,8 @@ These must be refused, and change nothing:
     again r · stranger r · huge r
                              a second admission, operations on a request that is not there, more tokens than
                              there are slots
+    ahead r                  an extension of a request whose step is in flight, and its finish, unless steps
+                             are declared to be scheduled ahead
     accept_beyond r k · accept_negative r k
                              a commit of a step, with k more accepted than there are drafts, and with −k
     draft_beyond r k · draft_negative r k
@@ -48,7 +50,7 @@ STEPS = {
         (4, 66, "part draft"),
         (4, 4, "crowd"),
         (2, 2, "more accept accept_beyond accept_negative draft_beyond draft_negative"),
-        (1, 1, "commit finish abort again stranger huge"),
+        (1, 1, "commit finish abort again stranger huge ahead"),
         (0, 0, "reset"),
     )
     for name in names.split()
@@ -109,6 +111,16 @@ class Snapshots(RequestSteps):
             return False
         self.refused("admit", request, tokens=tokens_of([1, count]), max_new_tokens=count)
         self.refused("slots", request)
+        return True
+
+    def do_ahead(self, request: int) -> bool:
+        """Ask for more of a request whose step is in flight."""
+        one = self.cache.live.get(request)
+        if one is None or one.step is None or self.cache.claims.choice("steps-ahead") != "refused":
+            return False
+        arguments = {"request": request, "tokens": [1], "max_new_tokens": len(one.prompt.tokens) + 1}
+        self.cache.must_not("KV-SNAP-023", "extend", **arguments)
+        self.cache.must_not("KV-SNAP-023", "finish", request=request)
         return True
 
     def do_accept_beyond(self, request: int, more: int) -> bool:

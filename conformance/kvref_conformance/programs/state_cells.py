@@ -96,6 +96,10 @@ class StateCells:
         if old is not None and old.epoch == self.epoch:
             self._past.setdefault(slot, {})[old.label] = in_place
 
+    def is_coming(self, prompt: Prompt, count: int) -> bool:
+        """Say whether a step in flight is going to write the state after the first tokens of a request."""
+        return any(label == prompt.labels[count - 1] for label, _, _ in self._targets.values())
+
     def abort(self, step: StepTold, prompt: Prompt) -> None:
         """Let a step in flight never be run."""
         for slot, position in step.targets.items():

@@ -27,6 +27,8 @@ class Stateful:
     """State slots in which the state after the computed tokens lies."""
     saved: set[int] = field(default_factory=set)
     """Positions that it has saved, or found saved."""
+    spared: set[int] = field(default_factory=set)
+    """Positions of the step in flight that were due and not saved, for there was a snapshot already."""
     was_cut: bool = False
     """Whether drafts of its last step were rejected."""
 

@@ -19,6 +19,7 @@ from kvref_conformance.programs.running import Session, attempt
 from kvref_conformance.programs.snapshot_hits import judge_hit
 from kvref_conformance.programs.snapshot_ledger import SnapshotLedger
 from kvref_conformance.programs.snapshot_looks import look_at_blocks, look_at_slots, look_at_states
+from kvref_conformance.programs.snapshot_order import StateOrder
 from kvref_conformance.programs.snapshot_room import give_out, judge_refusal, note_force, publish
 from kvref_conformance.programs.snapshot_steps import judge_blocks, judge_source, judge_targets
 from kvref_conformance.programs.state_cells import ZEROS, StateCells, StepTold
@@ -48,6 +49,7 @@ class WatchedSnapshots(Watched):
         self.live: dict[int, Stateful] = {}
         self.saved: set[int] = set()
         """State slots that may be a snapshot."""
+        self.order = StateOrder()
         self.told = Told()
         self.drift = {"num_free": 0, "num_free_states": 0}
         """By how much each count was off, last time."""
@@ -160,6 +162,7 @@ class WatchedSnapshots(Watched):
         kept = step.stop - step.num_drafts + stays
         self.states.run(step, one.prompt, request, self.log.step)
         self.saved.update(slot for _, slot in step.saves)
+        self.order.use([step.source, *dict(step.saves).values()])
         self.cells.commit(one.slots[step.start :], request)
         one.step, one.computed, one.loose = None, kept, set()
         one.was_cut = kept < step.stop
@@ -183,6 +186,7 @@ class WatchedSnapshots(Watched):
         else:
             self.ledger.publish(one.prompt, one.slots, request, finished=True)
             self.saved |= one.places  # its last state may stay
+        self.order.leave_open(one.places if one.step is None else [one.step.source])
         self.ledger.end(one.prompt, request, one.saved, finished=operation == "finish")
         self.look("KV-SNAP-010")
 
@@ -196,6 +200,7 @@ class WatchedSnapshots(Watched):
         self.cells.reset()
         self.states.reset()
         self.ledger.reset()
+        self.order.reset()
         self.saved.clear()
         self.told = Told()
         self.look("KV-SNAP-020")
@@ -233,7 +238,8 @@ class WatchedSnapshots(Watched):
             judge_source(self, said, request, step)
         judge_targets(self, said, request, step)
         give_out(self, {self.block(slot) for slot in slots} - {self.block(s) for s in one.slots} - one.loose)
-        note_force(self, one, step)
+        note_force(self, said, one, step)
+        self.order.judge(self, said, step)
         for at, slot in enumerate(slots, step.start):
             cell = Cell(
                 one.prompt.labels[at], one.prompt, at, request, self.log.step, self.cells.epoch, self.eager

@@ -16,7 +16,7 @@ from kvref_conformance.programs.shrinking import shrink_program, steps_of
 from kvref_conformance.subjects.lists import Lists
 from kvref_conformance.subjects.reference_memory import ReferenceMemory
 
-TOPICS = ("snapshots_hits", "snapshots_states")
+TOPICS = ("snapshots_hits", "snapshots_states", "snapshots_evictions")
 EXHIBITS: dict[str, Exhibit] = {
     name: value.exhibit
     for topic in TOPICS
@@ -30,6 +30,9 @@ OPENED: dict[str, dict[str, int]] = {
     "IntervalFromTheHit": {"snapshot_interval": 8},
     "SplitLosesTheState": {"snapshot_interval": 8},
     "AbortLetsGoTwice": {"num_states": 3},
+    "NewestSnapshotGoesFirst": {"num_states": 4},
+    "RestoresRenewNothing": {"num_states": 3},
+    "FirstComersKeepTheirSlots": {"num_states": 3},
     "StateTakesItsBlocksAlong": {"num_states": 3},
     "RefusedRequestKeepsAState": {"num_states": 24},
     "BlocksEvictedUnderTheState": {"num_blocks": 3},
@@ -40,7 +43,7 @@ OPENED: dict[str, dict[str, int]] = {
 #: Finds that are made short, for where one ends depends on where it began.
 FINDS = 8
 #: Every requirement of snapshots but the one that no contract of slots can show.
-REQUIREMENTS = {f"KV-SNAP-{number:03d}" for number in range(1, 23) if number != 4}
+REQUIREMENTS = {f"KV-SNAP-{number:03d}" for number in range(1, 26) if number != 4}
 
 
 def own_case(exhibit: Exhibit) -> Case:

@@ -15,7 +15,7 @@ SIZES = (4,)
     fault="F03 cache key",
     seen_in=("ollama/ollama#17599",),
     breaks=("KV-SNAP-001",),
-    may_also_break=("KV-SNAP-003",),
+    may_also_break=("KV-SNAP-003", "KV-SNAP-025"),
     verbs=SNAPSHOTS,
     block_sizes=SIZES,
     program="admit 1 1 4; commit 1; admit 2 2 5",
@@ -36,6 +36,7 @@ class StatesKnownByLength(SnapshotLists):
     as_if="a state were saved one token late",
     fault="F01 boundary",
     breaks=("KV-SNAP-002",),
+    may_also_break=("KV-SNAP-025",),
     verbs=SNAPSHOTS,
     block_sizes=SIZES,
     program="admit 1 1 5; commit 1; admit 2 1 5",
@@ -56,6 +57,7 @@ class SavedATokenLate(SnapshotLists):
     as_if="a state were saved one token early",
     fault="F01 boundary",
     breaks=("KV-SNAP-002",),
+    may_also_break=("KV-SNAP-025",),
     verbs=SNAPSHOTS,
     block_sizes=SIZES,
     program="admit 1 1 4; commit 1; admit 2 1 5",
@@ -77,6 +79,7 @@ class SavedATokenEarly(SnapshotLists):
     fault="F16 state and position",
     seen_in=("sgl-project/sglang#37836",),
     breaks=("KV-SNAP-002",),
+    may_also_break=("KV-SNAP-025",),
     verbs=SNAPSHOTS,
     block_sizes=SIZES,
     program="admit 1 2 1; admit 2 1 5; commit 2; admit 3 1 5",
@@ -185,12 +188,12 @@ class BlocksEvictedUnderTheState(SnapshotLists):
 @exhibit(
     as_if="the interval of snapshots were counted from where the hit ends",
     fault="F01 boundary",
-    breaks=("KV-SNAP-014",),
-    may_also_break=("KV-SNAP-012", "KV-SNAP-013"),
+    breaks=("KV-SNAP-025",),
+    may_also_break=("KV-SNAP-012", "KV-SNAP-013", "KV-SNAP-014"),
     verbs=SNAPSHOTS,
     block_sizes=SIZES,
     features=("junctions",),
-    program="admit 1 1 4; commit 1; admit 2 1 4 2 1; commit 2; admit 3 1 4 3 4; commit 3; admit 4 1 4 3 5",
+    program="admit 1 1 4; commit 1; admit 2 1 4 2 1; commit 2; admit 3 1 4 3 5",
 )
 class IntervalFromTheHit(SnapshotLists):
     """A request that goes on from a snapshot saves the next one an interval behind it.

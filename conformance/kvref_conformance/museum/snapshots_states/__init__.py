@@ -21,6 +21,7 @@ from kvref_conformance.museum.snapshots_states.slots import (
 )
 from kvref_conformance.museum.snapshots_states.steps import (
     AbortPublishesItsStep,
+    ExtendedInFlight,
     RefusedRequestKeepsAState,
     ResetKeepsStates,
     ResetUnderStates,
@@ -39,6 +40,7 @@ __all__ = [
     "BlocksOfDraftsPublished",
     "CopiedBackAtABoundary",
     "DraftsInsertedEarly",
+    "ExtendedInFlight",
     "FinishKeepsTheState",
     "ForksShareAState",
     "RefusedRequestKeepsAState",

@@ -186,3 +186,24 @@ class SecondAdmissionReplacesTheState(SnapshotLists):
         if any(one.number == request for one in self.requests.live):
             super().abort(request)
         return super().admit(request, tokens, max_new_tokens, **given)
+
+
+@exhibit(
+    as_if="a request had been extended while its step is in flight",
+    fault="F05 in flight",
+    breaks=("KV-SNAP-023",),
+    verbs=SNAPSHOTS,
+    block_sizes=SIZES,
+    program="admit 1 1 1; ahead 1",
+)
+class ExtendedInFlight(SnapshotLists):
+    """The next step is scheduled as if the one in flight had been computed.
+
+    A plant: it starts from a state that nobody has written yet.
+    """
+
+    def extend(self, request: int, tokens: Sequence[int], max_new_tokens: int, num_drafts: int = 0) -> Any:
+        """Take the step in flight for done."""
+        if request in self.running and self.running[request].step is not None:
+            self.commit(request)
+        return super().extend(request, tokens, max_new_tokens, num_drafts)

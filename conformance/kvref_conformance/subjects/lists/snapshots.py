@@ -90,13 +90,16 @@ class SnapshotLists(PrefixLists):
 
     def finish(self, request: int) -> None:
         """End a request."""
-        one = self.requests.get(request)
-        self.end(one)
-        self.end_states(one)
+        self.requests.get(request)
+        if self.running[request].step is not None:
+            raise OwnershipError(f"request {request} has a step in flight (KV-SNAP-023)")
+        self.abort(request)
 
     def abort(self, request: int) -> None:
         """End a request in the middle."""
-        self.finish(request)
+        one = self.requests.get(request)
+        self.end(one)
+        self.end_states(one)
 
     def num_free_states(self) -> int:
         """Count the state slots that nobody holds."""
