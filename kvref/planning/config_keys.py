@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from kvref.errors import ConfigError, shown
-from kvref.planning.indifferent_keys import may_decide, of_other_things
+from kvref.planning.indifferent_keys import may_decide, may_decide_around, of_other_things
 
 #: Bounds of what a config may say; beyond them it is a mistake, and no list is made of it.
 MAX_LAYERS, MAX_HEADS, MAX_WIDTH, MAX_LENGTH = 4096, 2**16, 2**20, 2**40
@@ -193,9 +193,10 @@ class Keys:
             f"{self.path}{name} {equals}, expected {expected} (KV-SIZE-017 absurd-config-refused)"
         )
 
-    def refuse_unread(self, ignored: frozenset[str] = frozenset()) -> None:
+    def refuse_unread(self, ignored: frozenset[str] = frozenset(), *, around: bool = False) -> None:
         """Refuse the first key that was not read and reads as if it decided what is cached, at every depth.
 
+        `around` if these are the keys around the decoder's, which are judged by themselves.
         Raises: ConfigError.
         """
         if self._depth > MAX_DEPTH:
@@ -206,12 +207,12 @@ class Keys:
                 raise ConfigError(f"{self.path}{shown(name)} is a key, expected keys that are texts")
             if name in self._read or name in ignored or value is None or value in ([], {}, ""):
                 continue
-            if may_decide(name):
+            if may_decide_around(name) if around else may_decide(name):
                 raise ConfigError(
                     f"{self.path}{name} = {shown(value)} is a key that may decide what is cached, and kvref "
                     "does not know how, expected a key it knows (KV-SIZE-013 undecided-key-refused)"
                 )
-            if isinstance(value, Mapping) and not of_other_things(name):
+            if isinstance(value, Mapping) and not around and not of_other_things(name, value):
                 self.part(name, value)
-        for part in self._parts.values():
+        for part in () if around else self._parts.values():
             part.refuse_unread(ignored)

@@ -76,7 +76,7 @@ FAMILIES = (
             "llama llama_text arcee apertus apertus_text seed_oss smollm glm glm4 glm4_moe glm4v glm4v_text "
             "glm4v_moe glm4v_moe_text glm46v nemotron granite granitemoe granitemoeshared olmo olmo2 olmoe "
             "flex_olmo cohere internlm2 internlm3 minicpm minicpm_v yi exaone stablelm jais2 helium "
-            "bitnet "
+            "stablelm_epoch bitnet "
             "minimax_m2 qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text hyperclovax persimmon fuyu "
             "solar "
             "aria_text deepseek solar_open sarvam_moe bailing_moe bailing_moe_v2 "
@@ -102,18 +102,22 @@ FAMILIES = (
     ),
     Family(
         _names(
-            "gpt2 gptj gpt_neox gpt_neox_japanese codegen bloom opt mpt xglm biogpt gpt-sw3 openai-gpt "
+            "gpt2 gptj gpt_neox gpt_neox_japanese codegen bloom opt mpt xglm biogpt gpt-sw3 jais openai-gpt "
             "ctrl qwen "
             "baichuan internlm gpt_bigcode falcon RefinedWeb RefinedWebModel chatglm"
         ),
         many_heads=True,
     ),
     Family(("gpt_neo",), many_heads=True, unused=("attention_types",)),
-    Family(_names("mistral ministral3 mixtral starcoder2 phi3 phimoe phi4mm phi4_multimodal"), rule="window"),
+    Family(
+        _names("mistral ministral3 mixtral starcoder2 phi3 phimoe phi4mm phi4_multimodal phi3_v"),
+        rule="window",
+    ),
     Family(
         _names(
             "qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen3 qwen3_moe "
             "qwen2_5_omni_text "
+            "minicpmv "
             "qwen3_omni_moe_text qwen2_audio qwen2_5_omni_thinker"
         ),
         rule="upper",

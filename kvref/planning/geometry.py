@@ -63,8 +63,9 @@ def geometry_of(
     drafted = reader.drafts(drafts)
     context = keys.count(*_CONTEXT, at_most=MAX_LENGTH) or keys.count("model_max_length", at_most=MAX_LENGTH)
     keys.passed("model_max_length", *(family.unused if family else ()))
-    for level in (*around, keys):
-        level.refuse_unread(frozenset(ignore))
+    for level in around:
+        level.refuse_unread(frozenset(ignore), around=True)
+    keys.refuse_unread(frozenset(ignore))
     warnings.extend(f"{key} was ignored, as asked" for key in ignore)
     times = 1 if family is None else family.attentions
     return CacheGeometry(name, n * times, groups, states, drafted, context, tuple(warnings), times)

@@ -11,6 +11,8 @@ Source: the configs and classes of transformers 5.24.0, key by key.
 """
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 
 def _words(text: str) -> frozenset[str]:
@@ -32,13 +34,12 @@ _LAYERS = _words(
 )
 #: Words of other things.
 _OTHER = _words(
-    "norm norms layernorm rmsnorm dropout drop pdrop layerdrop eps epsilon init initializer bias rope rotary "
-    "expert experts moe router routed routing vocab softcap softcapping act activation loss multiplier mlp "
-    "ffn "
-    "ff embd embed embedding embeddings token tokens prob std multimodal vision visual audio video image "
-    "images "
-    "speech quant quantization generation jitter theta scoring aux projector spatial resampler perceiver "
-    "qformer aligner protein seconds deepstack vq dit rotation"
+    "norm norms normalization layernorm rmsnorm dropout drop pdrop layerdrop eps epsilon init initializer "
+    "bias rope rotary expert experts moe router routed routing vocab softcap softcapping act activation "
+    "loss multiplier multipliers mlp ffn ff embd embed embedding embeddings token tokens prob std "
+    "multimodal vision visual audio video image images speech quant quantization generation jitter theta "
+    "scoring aux projector spatial resampler perceiver qformer aligner protein seconds deepstack vq dit "
+    "rotation"
 )
 #: What is said of these says nothing of the decoder's cache, whatever its name.
 _ELSEWHERE = _words(
@@ -46,6 +47,8 @@ _ELSEWHERE = _words(
 )
 #: Objects whose own keys are names of classes, of labels, of tasks.
 _TABLES = frozenset({"auto_map", "label2id", "id2label", "task_specific_params", "custom_pipelines"})
+#: Keys by which an object is a model of its own, beside the decoder.
+_OF_MODELS = ("model_type", "num_hidden_layers", "num_layers", "n_layer", "depth", "dit_config")
 #: Keys known to leave the cache alone, though their names do not say so.
 INDIFFERENT = _words("""
     adapter_reduction_factor attention_dropout attention_in_multiplier attention_multiplier attention_out_bias
@@ -105,7 +108,9 @@ INDIFFERENT = _words("""
     swa_rope_theta deepstack_layers layer_norm_type attn_dropout_prob use_attn_qk_norm attention_rope_scaling
     attn_residual use_attn_res mup_attn_scale calc_logits_for_entire_prompt indexer_kv_heads
     mtp_hidden_states_first merge_kernel_size hidden_mamba_act attn_impl attn_uses_sequence_id
-    clip_qkv normalize_qk_projections offset_alibi qk_ln mla_scale_q_lora mla_scale_kv_lora compression_config
+    max_attn_value llm_attn_implementation clip_qkv normalize_qk_projections offset_alibi qk_ln
+    no_repeat_ngram_size lm_head rm_head scale_qk_dot_by_d mla_scale_q_lora mla_scale_kv_lora
+    gated_linear_unit ft_lora ignored_index ignore_index compression_config remove_invalid_values interleaved_qkv
     linear_num_norm_groups group_norm_size gating attention_function keep_query_dtype max_inference_chunksize
     """)
 
@@ -124,13 +129,28 @@ def may_decide(name: str) -> bool:
     return bool(words & _LAYERS) and not words & _OTHER
 
 
-def of_other_things(name: str) -> bool:
-    """Say whether all that an object holds is about something else, by the name of the object.
+def may_decide_around(name: str) -> bool:
+    """Say the same of a key beside the decoder, where a model is put together from parts.
+
+    What is said there of layers and heads is said of how the parts are joined.
+
+    >>> may_decide_around("select_layer"), may_decide_around("use_llm_lora"), may_decide_around("kv_share")
+    (False, False, True)
+    """
+    return may_decide(name) and bool(_words_of(name) & (_STORED - {"lora"}))
+
+
+def of_other_things(name: str, value: Mapping[str, Any] | None = None) -> bool:
+    """Say whether all that an object holds is about something else, by its name, or as it is another model.
 
     >>> of_other_things("rope_scaling"), of_other_things("vision_config"), of_other_things("extras")
     (True, True, False)
+    >>> of_other_things("talker_config", {"model_type": "talker", "num_hidden_layers": 24})
+    True
     """
-    return name in _TABLES or name.startswith("_") or bool(_words_of(name) & (_OTHER | _ELSEWHERE))
+    if name in _TABLES or name.startswith("_") or _words_of(name) & (_OTHER | _ELSEWHERE):
+        return True
+    return value is not None and any(key in value for key in _OF_MODELS)
 
 
 def _words_of(name: str) -> set[str]:
