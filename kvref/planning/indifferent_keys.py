@@ -110,7 +110,8 @@ INDIFFERENT = _words("""
     mtp_hidden_states_first merge_kernel_size hidden_mamba_act attn_impl attn_uses_sequence_id
     max_attn_value llm_attn_implementation clip_qkv normalize_qk_projections offset_alibi qk_ln
     no_repeat_ngram_size lm_head rm_head scale_qk_dot_by_d mla_scale_q_lora mla_scale_kv_lora
-    gated_linear_unit ft_lora ignored_index ignore_index compression_config remove_invalid_values interleaved_qkv
+    gated_linear_unit ft_lora ignored_index ignore_index compression_config remove_invalid_values
+    interleaved_qkv
     linear_num_norm_groups group_norm_size gating attention_function keep_query_dtype max_inference_chunksize
     """)
 
