@@ -5,7 +5,7 @@ takes a state for each request, reads that request's tokens in order, and return
 the state after the last one.
 
 Realises: KV-RNN-005 zero-start, KV-RNN-006 packed-apart, KV-RNN-021 state-layout, KV-RNN-023 final-state,
-KV-RNN-024 empty-request-keeps-state, KV-RNN-028 many-requests.
+KV-RNN-024 empty-request-keeps-state, KV-RNN-028 many-requests, KV-RNN-032 counts-of-any-size.
 For porters: `by_token` is for speed alone, a batch is a loop over its requests; `chunks` is one such loop.
 Source: vLLM names the same array of starts; the layout of states is that of transformers and ONNX.
 """

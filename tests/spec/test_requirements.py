@@ -46,7 +46,7 @@ FORMAT_IDS = (
     100,
 )
 BLOCK_IDS = (*range(1, 14), *range(20, 35), *range(40, 46))
-RNN_IDS = (*range(1, 32),)
+RNN_IDS = (*range(1, 33),)
 PREFIX_IDS = (*range(1, 29), *range(30, 35), *range(40, 47), *range(50, 54))
 
 GOOD = """\
