@@ -77,6 +77,7 @@ FEATURES: dict[str, str] = {
     ),
     "compressed_layers": "cache_geometry: models whose layers keep one entry for several tokens",
     "recurrent_layers": "cache_geometry: models with recurrent layers",
+    "class_defaults": "cache_geometry: models whose configs leave out what their classes say",
     "tensor_parallel": "cache_geometry: size is asked for one of several ranks",
     "dp_attention": "cache_geometry: size is asked for a rank whose group has requests of its own",
     "pipeline_parallel": "cache_geometry: size is asked for one stage of a pipeline",

@@ -9,7 +9,7 @@ the config.
 The counts of layers and heads and the hidden size are defaults only of a part within another config. A whole
 config that leaves those out describes no model.
 
-Realises: KV-SIZE-003 kv-width, KV-SIZE-005 window-bound, KV-SIZE-013 undecided-key-refused.
+Realises: KV-SIZE-023 absent-key-of-class.
 For porters: absent and null are two things.
 Source: the fields of the configuration classes of transformers 5.24.0, held by
 tests/planning/test_transformers.py.

@@ -72,6 +72,22 @@ def the_decoder_is_found(trial: Trial) -> None:
 
 
 @check(
+    "KV-SIZE-023",
+    verbs=GEOMETRY,
+    operations=SIZE,
+    features=("class_defaults",),
+    cases=programs(
+        "silent 0 3 2 24; size 100 2; silent 1 3 2 24; size 100 2",
+        "silent 2 3 2 24; size 100 2; size 5000 1",
+        "silent 3 3 2 24; size 5000 2",
+    ),
+)
+def a_key_that_is_not_there_is_what_the_class_says(trial: Trial) -> None:
+    """The width of a head, the number of KV heads and a window; what is null is none, and no default."""
+    expect_unbroken(trial, "KV-SIZE-023")
+
+
+@check(
     "KV-SIZE-003",
     verbs=GEOMETRY,
     operations=SIZE,

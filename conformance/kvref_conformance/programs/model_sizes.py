@@ -15,6 +15,8 @@ from typing import Any
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 Config = dict[str, Any]
+#: Stands for null where None leaves a key out.
+NULL = object()
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,17 @@ class Model:
         return part
 
     def altered(self, **keys: Any) -> "Model":
-        """Return the model with keys of that part set, or left out where the value is None."""
+        """Return the model with keys of that part set, left out where the value is None, or null for NULL."""
 
         def put(part: Config, where: tuple[str, ...]) -> Config:
             if where:
                 return {**part, where[0]: put(part[where[0]], where[1:])}
-            return {name: value for name, value in {**part, **keys}.items() if value is not None}
+            changed = {
+                name: value
+                for name, value in {**part, **keys}.items()
+                if name not in keys or value is not None
+            }
+            return {name: None if value is NULL else value for name, value in changed.items()}
 
         return replace(self, config=put(self.config, self.where))
 

@@ -77,6 +77,7 @@ FAMILIES: dict[str, Family] = {
     "pattern": Family(attention.pattern, (FEW, LAYERS, WINDOW, HEADS, WIDTH)),
     "gemma": Family(attention.gemma, (LAYERS, WINDOW, HEADS, WIDTH)),
     "upper": Family(attention.upper, ((0, 128), LAYERS, WINDOW, HEADS, WIDTH), fit=lambda n: n[0] < n[1]),
+    "silent": Family(attention.silent, ((0, 3), LAYERS, FEW, WIDTH), features=("class_defaults",)),
     "chunks": Family(attention.chunks, (LAYERS, WINDOW, HEADS, WIDTH), features=("chunked_layers",)),
     "uneven": Family(attention.uneven, (WINDOW, HEADS, WIDTH, WIDTH), (0, 1), features=("uneven_layers",)),
     "globally": Family(

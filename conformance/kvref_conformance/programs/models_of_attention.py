@@ -11,6 +11,8 @@ from kvref_conformance.programs.model_sizes import Config, Entries, Model, place
 
 #: What layers that reuse nothing are called, by number.
 KINDS = ("full_attention", "sliding_attention")
+#: What the class of Qwen3 has for a head, and that of Mistral for KV heads and a window.
+DEFAULT_WIDTH, DEFAULT_HEADS, DEFAULT_WINDOW = 128, 8, 4096
 VISION: Config = {
     "model_type": "tower",
     "num_hidden_layers": 27,
@@ -120,6 +122,21 @@ def upper(first: int, layers: int, window: int, kv_heads: int, head_dim: int) ->
     config = decoder("qwen2", layers, kv_heads, head_dim) | {"use_sliding_window": True}
     config |= {"sliding_window": window, "max_window_layers": first}
     return Model(config, mixed([int(at >= first) for at in range(layers)], kv_heads, head_dim, window))
+
+
+def silent(which: int, layers: int, kv_heads: int, head_dim: int) -> Model:
+    """What a class says of a key that is not there (0, 1, 2), and that null is a word as well (3)."""
+    config = decoder("mistral" if which else "qwen3", layers, kv_heads, head_dim)
+    config |= {"num_attention_heads": 8 * kv_heads, "hidden_size": 8 * kv_heads * (head_dim + 8)}
+    config |= {"sliding_window": None} if which != 2 else {}
+    if which == 3:
+        config["num_key_value_heads"] = None
+    elif which < 2:
+        del config["num_key_value_heads" if which else "head_dim"]
+    heads = (kv_heads, DEFAULT_HEADS, kv_heads, 8 * kv_heads)[which]
+    window = DEFAULT_WINDOW if which == 2 else 0
+    entries = (heads_of(range(layers), heads, head_dim if which else DEFAULT_WIDTH, window),)
+    return Model(config, entries, rule="KV-SIZE-023", window_rule="KV-SIZE-023")
 
 
 def chunks(layers: int, chunk: int, kv_heads: int, head_dim: int) -> Model:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kvref_conformance.programs.model_sizes import Config, Model
+from kvref_conformance.programs.model_sizes import NULL, Config, Model
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,7 @@ UNDECIDED: tuple[Alteration, ...] = (
     Alteration("attention of a kind that nobody has heard of", lambda text: {"sparse_kv_stride": 4}),
     Alteration(
         "a window, and no word about which layers have it",
-        lambda text: (
-            {"sliding_window": None, "layer_types": text["layer_types"]}
-            if "sliding_attention" in text.get("layer_types", ())
-            else None
-        ),
+        lambda text: {"sliding_window": NULL} if "sliding_attention" in text.get("layer_types", ()) else None,
     ),
     Alteration("a key that nobody has heard of, in an object within", lambda text: _within(text)),
 )

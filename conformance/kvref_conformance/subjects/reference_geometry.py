@@ -66,7 +66,7 @@ class Reference:
         features=(
             *("chunked_layers", "uneven_layers", "skipped_layers", "latent_layers", "indexed_layers"),
             *("compressed_layers", "recurrent_layers", "snapshot_sizes", "tensor_parallel", "hybrid_blocks"),
-            *("dp_attention", "pipeline_parallel"),
+            *("dp_attention", "pipeline_parallel", "class_defaults"),
         ),
     )
     cache_geometry = ReferenceGeometry

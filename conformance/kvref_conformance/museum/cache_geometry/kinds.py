@@ -205,6 +205,44 @@ class UnknownKeysPassedOver(GeometryLists):
 
 
 @exhibit(
+    as_if="a key that a config leaves out were worked out from the others",
+    fault="F08 accounting",
+    breaks=sizes(23),
+    verbs=GEOMETRY,
+    features=("class_defaults",),
+    program="silent 0 1 1 8; size 1 1",
+)
+class DefaultsPassedOver(GeometryLists):
+    """What the class of a model says is not asked for.
+
+    A plant: a head of 128 channels is sized at the hidden size over the heads, as it is in most families.
+    """
+
+    def completed(self, text: Config) -> Config:
+        """Add nothing."""
+        return text
+
+
+@exhibit(
+    as_if="a key that is null were one that is not there",
+    fault="F08 accounting",
+    breaks=sizes(23),
+    verbs=GEOMETRY,
+    features=("class_defaults",),
+    program="silent 3 1 2 8; size 1 1",
+)
+class NullTakenForAbsent(GeometryLists):
+    """Null is replaced by what the class says.
+
+    A plant: a config that says null for its window has none, and is given one of 4,096 tokens.
+    """
+
+    def completed(self, text: Config) -> Config:
+        """Leave null out first."""
+        return super().completed({name: value for name, value in text.items() if value is not None})
+
+
+@exhibit(
     as_if="keys within objects of a config said nothing unless they are known",
     fault="F08 accounting",
     breaks=sizes(13),

@@ -22,7 +22,14 @@ OF_SNAPSHOTS = ("drafts", "junctions", "window")
 #: Models that a reader of configs knows, and what else it can be asked.
 OF_GEOMETRY = (
     *("chunked_layers", "uneven_layers", "skipped_layers", "latent_layers", "indexed_layers"),
-    *("compressed_layers", "recurrent_layers", "tensor_parallel", "dp_attention", "pipeline_parallel"),
+    *(
+        "compressed_layers",
+        "recurrent_layers",
+        "class_defaults",
+        "tensor_parallel",
+        "dp_attention",
+        "pipeline_parallel",
+    ),
     *("snapshot_sizes", "hybrid_blocks"),
 )
 

@@ -32,6 +32,11 @@ KNOWN = (
     *("window_length", "use_prefill_window_in_sink_attention"),
 )
 LARGEST = 2**40
+#: What classes say where a config does not.
+DEFAULTS: Mapping[str, Config] = {
+    "qwen3": {"head_dim": 128},
+    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
+}
 
 
 @dataclass
@@ -103,7 +108,7 @@ class LayerReader:
 
     def layers(self, config: str) -> list[Layer]:
         """Return what each layer keeps. Raises: KVError."""
-        text = self.decoder(self.parsed(config))
+        text = self.completed(self.decoder(self.parsed(config)))
         self.refuse_unknown(text)
         kinds = self.kinds(text)
         found = [self.layer(text, kind, at) for at, kind in enumerate(kinds)]
@@ -116,6 +121,10 @@ class LayerReader:
         for name in text:
             if any(part in name for part in SPEAKING) and name not in KNOWN and not name.startswith("swa_"):
                 raise KVError(f"nobody here knows what {name} does")
+
+    def completed(self, text: Config) -> Config:
+        """Return the config with what its class says of keys that are not there."""
+        return {**DEFAULTS.get(str(text.get("model_type")), {}), **text}
 
     def parts(self, text: Config) -> list[Config]:
         """Return the objects within that say what layers are."""
@@ -206,6 +215,8 @@ class LayerReader:
             return self.each_nth(6, count, "window")
         if kind == "llama4_text":
             return self.each_nth(4, count, "chunk")
+        if kind == "mistral":
+            return ["full" if text.get("sliding_window") is None else "window"] * count
         if text.get("use_sliding_window"):
             first = text["max_window_layers"]
             return ["full" if at < first else "window" for at in range(count)]
