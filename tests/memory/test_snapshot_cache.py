@@ -88,7 +88,7 @@ def test_what_the_rule_saves_is_hit(saves: str) -> None:
 
     class Machine(Hybrids):
         ample = True
-        make = staticmethod(lambda: SnapshotCache(2000, 3000, replace(KVREF, saves=saves), 2, 4))
+        make = staticmethod(lambda: SnapshotCache(1000, 800, replace(KVREF, saves=saves), 2, 4))
 
     run(Machine)
 
@@ -99,7 +99,7 @@ def test_what_is_saved_is_hit_in_every_group() -> None:
     class Machine(Hybrids):
         ample = True
         groups = (AttentionGroup(2), AttentionGroup(4, 5), AttentionGroup(1, 3))
-        make = staticmethod(lambda: SnapshotCache(6000, 3000, snapshot_interval=8, groups=Machine.groups))
+        make = staticmethod(lambda: SnapshotCache(2000, 800, snapshot_interval=8, groups=Machine.groups))
 
     run(Machine)
 
