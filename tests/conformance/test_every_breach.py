@@ -9,7 +9,7 @@ from kvref_conformance.managers import MANAGERS
 from kvref_conformance.museum import all_exhibits
 from kvref_conformance.museum.exhibit import Exhibit
 from kvref_conformance.oracle import Oracle
-from kvref_conformance.programs.asking import expect_unbroken
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.runner.evaluate import Evidence, evaluate, plan
 from kvref_conformance.trial import Trial
 

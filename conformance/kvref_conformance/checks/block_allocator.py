@@ -1,7 +1,8 @@
 """Checks of block allocators: who may be given a block, and when it is free again."""
 
 from kvref_conformance.checks.check import check
-from kvref_conformance.programs.asking import at_length, beside, every, expect_unbroken, pools
+from kvref_conformance.programs.asking import at_length, beside, every, pools
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.programs.walks import late, walks
 from kvref_conformance.trial import Trial
 

@@ -2,7 +2,8 @@
 
 from kvref_conformance.checks.block_allocator import ALLOCATOR, HANDS_OUT
 from kvref_conformance.checks.check import check
-from kvref_conformance.programs.asking import at_length, every, expect_unbroken, pools
+from kvref_conformance.programs.asking import at_length, every, pools
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.programs.walks import walks
 from kvref_conformance.trial import Trial
 

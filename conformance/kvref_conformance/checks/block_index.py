@@ -1,8 +1,9 @@
 """Checks of indexes over workers: which first blocks of a path each of them holds."""
 
 from kvref_conformance.checks.check import check
-from kvref_conformance.programs.asking import beside, every, expect_unbroken
+from kvref_conformance.programs.asking import beside, every
 from kvref_conformance.programs.asking_caches import prompts
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.trial import Trial
 
 INDEX = ("block_index",)

@@ -6,8 +6,9 @@ In the programs `b` is the block size, and `h` half of it.
 from kvref_conformance.cases import Case, Level, opening
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
-from kvref_conformance.programs.asking import Lattice, expect_unbroken
+from kvref_conformance.programs.asking import Lattice
 from kvref_conformance.programs.asking_caches import prompts
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.programs.prompts import tokens_of
 from kvref_conformance.trial import Trial
 

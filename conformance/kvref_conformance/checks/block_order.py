@@ -5,7 +5,8 @@ from kvref_conformance.checks.block_allocator import ALLOCATOR, HANDS_OUT, SHARE
 from kvref_conformance.checks.block_flight import PINS, STEPS
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
-from kvref_conformance.programs.asking import Lattice, every, expect_unbroken, pools
+from kvref_conformance.programs.asking import Lattice, every, pools
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.programs.walks import walks
 from kvref_conformance.trial import Trial
 

@@ -5,14 +5,8 @@ In the programs `b` is the block size, and `h` half of it.
 
 from kvref_conformance.checks.block_tables import ENDS, EVERY, FORKS, TABLES
 from kvref_conformance.checks.check import check
-from kvref_conformance.programs.asking import (
-    beside,
-    crowded,
-    every,
-    expect_harmless,
-    expect_unbroken,
-    tables,
-)
+from kvref_conformance.programs.asking import beside, crowded, every, tables
+from kvref_conformance.programs.expecting import expect_harmless, expect_unbroken
 from kvref_conformance.programs.odd_requests import ODD
 from kvref_conformance.programs.walks import walks
 from kvref_conformance.trial import Trial

@@ -4,18 +4,8 @@ In the programs `b` is the block size, and `h` half of it.
 """
 
 from kvref_conformance.checks.check import check
-from kvref_conformance.programs.asking import (
-    alike,
-    beside,
-    crowded,
-    every,
-    expect_harmless,
-    expect_unbroken,
-    grouped,
-    opened,
-    tables,
-    tight,
-)
+from kvref_conformance.programs.asking import alike, beside, crowded, every, grouped, opened, tables, tight
+from kvref_conformance.programs.expecting import expect_harmless, expect_unbroken
 from kvref_conformance.programs.odd_requests import ODD
 from kvref_conformance.programs.walks import late, spread, walks
 from kvref_conformance.trial import Trial

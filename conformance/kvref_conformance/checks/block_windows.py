@@ -5,7 +5,8 @@ In the programs `b` is the block size.
 
 from kvref_conformance.checks.block_tables import ENDS, TABLES
 from kvref_conformance.checks.check import check
-from kvref_conformance.programs.asking import beside, every, expect_unbroken, opened, windowed
+from kvref_conformance.programs.asking import beside, every, opened, windowed
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.programs.walks import late_windows, walks
 from kvref_conformance.trial import Trial
 

@@ -7,7 +7,8 @@ number. Contexts end at, before and behind windows and the grids of compressed l
 from kvref_conformance.cases import PROGRAM, Case, Level
 from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
-from kvref_conformance.programs.asking import Lattice, expect_unbroken
+from kvref_conformance.programs.asking import Lattice
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.trial import Trial
 
 GEOMETRY = ("cache_geometry",)

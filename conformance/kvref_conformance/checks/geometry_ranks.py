@@ -6,7 +6,7 @@ layers of every kind.
 
 from kvref_conformance.checks.cache_geometry import GEOMETRY, SIZE, programs
 from kvref_conformance.checks.check import check
-from kvref_conformance.programs.asking import expect_unbroken
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.trial import Trial
 
 SNAPSHOT, BLOCK = ("snapshot",), ("hybrid_block",)

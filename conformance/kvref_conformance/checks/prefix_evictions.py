@@ -9,8 +9,9 @@ from kvref_conformance.cases import Case, Level
 from kvref_conformance.checks.check import check
 from kvref_conformance.checks.prefix_hits import CACHE, DECODES, HITS
 from kvref_conformance.claims import Claims
-from kvref_conformance.programs.asking import Lattice, at_length, every, expect_unbroken
+from kvref_conformance.programs.asking import Lattice, at_length, every
 from kvref_conformance.programs.asking_caches import caches, crowds
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.trial import Trial
 
 COUNTED = (*HITS, "num_free")

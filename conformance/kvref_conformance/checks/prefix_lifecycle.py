@@ -6,8 +6,8 @@ In the programs `b` is the block size, and `h` half of it.
 from kvref_conformance.checks.check import check
 from kvref_conformance.checks.prefix_evictions import COUNTED
 from kvref_conformance.checks.prefix_hits import CACHE, DECODES
-from kvref_conformance.programs.asking import expect_unbroken
 from kvref_conformance.programs.asking_caches import caches
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.trial import Trial
 
 EVERY = (*DECODES, "abort", "num_free")

@@ -6,8 +6,9 @@ tokens tells two requests apart.
 
 from kvref_conformance.checks.check import check
 from kvref_conformance.checks.prefix_hits import CACHE, HITS
-from kvref_conformance.programs.asking import Lattice, every, expect_unbroken
+from kvref_conformance.programs.asking import Lattice, every
 from kvref_conformance.programs.asking_caches import caches
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.trial import Trial
 
 #: Texts of 20 letters that differ in the last, and one that goes on behind it.

@@ -5,8 +5,9 @@ In the programs `b` is the block size.
 
 from kvref_conformance.checks.check import check
 from kvref_conformance.checks.snapshots_hits import DECODES, HITS
-from kvref_conformance.programs.asking import every, expect_unbroken
+from kvref_conformance.programs.asking import every
 from kvref_conformance.programs.asking_snapshots import SNAPSHOTS, snapshots
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.trial import Trial
 
 

@@ -4,8 +4,9 @@ In the programs `b` is the block size, and `h` half of it.
 """
 
 from kvref_conformance.checks.check import check
-from kvref_conformance.programs.asking import beside, every, expect_unbroken
+from kvref_conformance.programs.asking import beside, every
 from kvref_conformance.programs.asking_snapshots import SNAPSHOTS, snapshots
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.trial import Trial
 
 HITS = ("admit", "commit", "finish")

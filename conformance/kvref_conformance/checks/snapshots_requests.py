@@ -6,8 +6,8 @@ In the programs `b` is the block size.
 from kvref_conformance.checks.check import check
 from kvref_conformance.checks.snapshots_hits import DECODES, HITS
 from kvref_conformance.checks.snapshots_states import COUNTED
-from kvref_conformance.programs.asking import expect_unbroken
 from kvref_conformance.programs.asking_snapshots import SNAPSHOTS, snapshots
+from kvref_conformance.programs.expecting import expect_unbroken
 from kvref_conformance.trial import Trial
 
 

@@ -77,6 +77,8 @@ class SnapshotLedger:
     outputs: bool
     early: bool
     by_more: bool
+    unnamed: bool
+    """Whether requests hold state slots that no step names: what is evicted for these cannot be followed."""
     forced_blocks: bool = False
     """Whether a block had to be taken that held something known."""
     forced_states: bool = False
@@ -93,6 +95,7 @@ class SnapshotLedger:
             claims.choice("cached-outputs") == "yes",
             claims.choice("publish-time") != "finished",
             claims.choice("eviction-order") in BY_MORE,
+            claims.choice("running-states") == "several",
         )
 
     def at(self, prompt: Prompt, count: int) -> Known:
@@ -156,7 +159,7 @@ class SnapshotLedger:
 
     def due(self, prompt: Prompt) -> int:
         """Return how many tokens of a request must be hit."""
-        if self.by_more and self.forced_blocks:
+        if (self.by_more and self.forced_blocks) or (self.unnamed and self.forced_states):
             return 0
         ends = list(self.grid(0, len(prompt.tokens) - 1))
         for count in reversed(ends):

@@ -2,7 +2,7 @@
 
 A snapshot is used when it is saved and when it is restored, both at a commit. Which of several that one
 commit uses goes first is left open, and so is whether a save that was spared, for there is a snapshot of the
-prefix, counts as a use.
+prefix, counts as a use. Where requests hold slots that no step names, nothing can be said.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class StateOrder:
 
     def judge(self, cache: "WatchedSnapshots", said: str, step: StepTold) -> None:
         """Hold a step to evict the snapshot that was used longest ago."""
-        if cache.claims.choice("state-eviction-order") != "lru":
+        if cache.several or cache.claims.choice("state-eviction-order") != "lru":
             return
         idle = (cache.ledger.idle_states() & self._used.keys()) - cache.held_states(most=True) - {step.source}
         gone, left = idle & step.targets.keys(), idle - step.targets.keys()

@@ -12,6 +12,9 @@ from kvref_conformance.programs.stateful import Stateful
 if TYPE_CHECKING:
     from kvref_conformance.programs.watched_snapshots import WatchedSnapshots
 
+#: State slots that a request may hold beside those that its steps name, where several are declared.
+UNNAMED = 3
+
 
 def note_force(cache: "WatchedSnapshots", said: str, one: Stateful, step: StepTold) -> None:
     """Note whether there were slots enough for what a step writes, and for what it should save.
@@ -20,10 +23,10 @@ def note_force(cache: "WatchedSnapshots", said: str, one: Stateful, step: StepTo
     """
     held = cache.held_states(most=True) | one.places | cache.saved
     new = set(step.targets) - one.places
-    room = cache.num_states - len(held) - 2 * cache.several * len(cache.live)
+    room = cache.num_states - len(held) - UNNAMED * cache.several * len(cache.live)
     if cache.shared:
         blocks = {cache.block(slot) for slot in cache.ledger.known_blocks()}
-        room = cache.capacity - len(held | blocks | cache.held_blocks(most=True)) - 2 * len(cache.live)
+        room = cache.capacity - len(held | blocks | cache.held_blocks(most=True)) - UNNAMED * len(cache.live)
     due = set(cache.ledger.due_saves(step.start, step.stop, one.junction)) - dict(step.saves).keys()
     one.spared = {position for position in due if cache.ledger.at(one.prompt, position).states.slots}
     missing = sorted(due - one.spared)
@@ -49,7 +52,7 @@ def _is_sure(cache: "WatchedSnapshots", one: Stateful, position: int) -> bool:
 def judge_refusal(cache: "WatchedSnapshots", said: str, answer: Failed, blocks: int, states: int) -> None:
     """Judge a refusal: there was no room, or the memory that lay idle is named. Raises: Stop."""
     free = cache.capacity - len(cache.held_blocks(most=True))
-    free_states = cache.free_states() - (2 * cache.several)
+    free_states = cache.free_states() - UNNAMED * cache.several
     if cache.shared:
         free, free_states = free - cache.count_held_states()[0] - 3 * (1 + len(cache.live)) - states, states
     waits = cache.eager and any(one.step is not None for one in cache.live.values())

@@ -153,6 +153,7 @@ class VllmHybridManager:
             "state-pool": "shared",
             "running-states": "several",
             "snapshot-saves": "chunk_end",
+            "steps-ahead": "scheduled",
         },
     )
     snapshot_cache = Cache
