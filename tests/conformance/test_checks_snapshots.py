@@ -17,7 +17,7 @@ from kvref_conformance.subjects.lists.snapshots import NULL, ZEROS, SnapshotList
 from kvref_conformance.subjects.reference_memory import ReferenceMemory
 
 #: Requirements of snapshots, but that a state is kept as one: in this contract it is.
-NUMBERS = set(range(1, 23)) - {4}
+NUMBERS = set(range(1, 26)) - {4}
 OPTIONS = {"num_blocks": 8, "block_size": 4, "num_states": 6, "snapshot_interval": 4}
 
 

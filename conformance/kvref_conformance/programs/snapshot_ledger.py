@@ -164,12 +164,17 @@ class SnapshotLedger:
         ends = list(self.grid(0, len(prompt.tokens) - 1))
         for count in reversed(ends):
             known = self.entries.get(prompt.labels[count - 1])
-            if known is None or not self._is_there(known.states, lying=self.forced_states):
+            if known is None or not self._is_there(known.states, lying=self._may_be_overwritten):
                 continue
             seen = [end for end in ends if self.first_seen(count) < end <= count] or [count]
             if all(self._has_block(prompt, end, lying=self.forced_blocks) for end in seen):
                 return count
         return 0
+
+    @property
+    def _may_be_overwritten(self) -> bool:
+        """Whether a state must be there only where it lies: without a rule, another may be saved over it."""
+        return self.forced_states or self.saves == "unspecified"
 
     @property
     def is_forced(self) -> bool:

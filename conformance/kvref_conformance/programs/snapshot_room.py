@@ -83,7 +83,8 @@ def publish(cache: "WatchedSnapshots", request: int, one: Stateful, step: StepTo
     cache.ledger.publish(one.prompt, one.slots, request)
     told = {p: slot for p, slot in step.saves if p <= kept and not p % cache.block_size}
     lost = {p for p in one.spared if not cache.ledger.at(one.prompt, p).states.slots}
-    due = [p for p in cache.ledger.due_saves(step.start, kept, one.junction) if p not in lost]
+    scheduled = cache.ledger.due_saves(step.start, step.stop, one.junction)
+    due = [p for p in scheduled if p <= kept and p not in lost]
     if step.num_drafts or cache.ledger.saves in ("interval", "chunk_end"):
         told = {position: slot for position, slot in told.items() if position in due}
     places: dict[int, int | None] = {**dict.fromkeys(due), **told}
