@@ -29,6 +29,8 @@ NAMED = {
 
 #: Entries of a list that a message shows, and characters of a text; of events, several.
 SHOWN, CHARACTERS, OF_EVENTS = 8, 80, 400
+#: Characters of a text that is shown as a whole: no subject is given a longer one.
+WHOLE = 2**20
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,12 @@ class Entry:
     """The kind of failure where it gave nothing: refused, error, crash, …"""
 
     def __str__(self) -> str:
-        """Return the operation as it would be written in Python."""
-        spelled = ", ".join(f"{name}={_short(value)}" for name, value in self.arguments.items())
+        """Return the operation as it would be written in Python, long lists and texts in part."""
+        return self.spelled(CHARACTERS)
+
+    def spelled(self, characters: int) -> str:
+        """Return the operation as it would be written in Python, of a longer text its beginning and end."""
+        spelled = ", ".join(f"{name}={_short(value, characters)}" for name, value in self.arguments.items())
         return f"{self.operation}({spelled})"
 
 
@@ -109,12 +115,12 @@ class Recorded:
 
 
 def lines_of(journal: Iterable[Entry]) -> list[str]:
-    """Return a journal as lines: each operation, and what it gave or how it failed."""
+    """Return a journal as lines: each operation, its texts as a whole, and what it gave or how it failed."""
     lines = []
     for entry in journal:
         long = OF_EVENTS if entry.operation == "take_events" else CHARACTERS
         gave = ", ".join(f"{name} = {_short(value, long)}" for name, value in entry.given.items())
-        lines.append(f"{entry} -> {entry.failure or gave or 'done'}")
+        lines.append(f"{entry.spelled(WHOLE)} -> {entry.failure or gave or 'done'}")
     return lines
 
 
@@ -123,7 +129,9 @@ def _short(value: Value, characters: int = CHARACTERS) -> str:
     if isinstance(value, list) and len(value) > SHOWN:
         first = ", ".join(map(repr, value[:SHOWN]))
         return f"[{first}, … {len(value)} in all]"
-    return repr(value)[:characters]
+    text = repr(value)
+    half = characters // 2
+    return text if len(text) <= characters else f"{text[:half]} … {text[-half:]}"
 
 
 def logical(journal: Iterable[Entry], case: Case) -> list[Any]:

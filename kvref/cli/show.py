@@ -6,6 +6,7 @@ from typing import Any
 import click
 import numpy as np
 
+from kvref.cli.columns import aligned
 from kvref.cli.errors import friendly
 from kvref.cli.figure import Figure
 from kvref.cli.show_hybrid import INTERVAL, hybrid, spelled_hybrid
@@ -81,7 +82,7 @@ def footprint() -> dict[str, Any]:
     from kvref.formats.footprints import bits_per_value, bytes_per_token, bytes_read_per_decode_step
     from kvref.formats.footprints import footprint as ratio
     from kvref.formats.format import FORMATS
-    from kvref.formats.records import PADS, RECORDS, block_bytes
+    from kvref.formats.records import NUMBERS, PADS, RECORDS, block_bytes
 
     heads = {"num_kv_heads": FOOTPRINT_HEADS, "head_dim": FOOTPRINT_HEAD_DIM}
     formats = [
@@ -93,7 +94,7 @@ def footprint() -> dict[str, Any]:
             "bytes_per_token": bytes_per_token(name, **heads),
             "bytes_read_per_step": bytes_read_per_decode_step(name, [FOOTPRINT_CONTEXT], **heads),
         }
-        for name in ("bfloat16", *FORMATS)
+        for name in (*NUMBERS, *FORMATS)
     ]
     records = [
         {
@@ -119,20 +120,18 @@ def _spelled_footprint(data: dict[str, Any]) -> str:
         f"one layer, {data['num_kv_heads']} kv heads of {data['head_dim']}, keys and values; "
         f"one step decodes one token over {data['context']} tokens",
         "",
-        "format                bits a value  of bf16   of fp8    bytes a token  MiB read a step",
     ]
+    cells = [["format", "bits a value", "of bf16", "of fp8", "bytes a token", "MiB read a step"]]
     for row in data["formats"]:
-        lines.append(
-            f"{row['name']:<20}  {row['bits_per_value']:>12g}  {row['over_bf16']:<8g}  "
-            f"{row['over_fp8']:<8g}  {row['bytes_per_token']:>13}  {row['bytes_read_per_step'] / 2**20:>15g}"
-        )
-    lines += ["", f"record of one token   bytes  a block of {data['block_size']}  fields"]
+        shares = (row["bits_per_value"], row["over_bf16"], row["over_fp8"])
+        read = row["bytes_read_per_step"] / 2**20
+        cells.append([row["name"], *(f"{x:g}" for x in shares), f"{row['bytes_per_token']}", f"{read:g}"])
+    lines += [*aligned(cells, "<><<>>"), ""]
+    cells = [["record of one token", "bytes", f"a block of {data['block_size']}", "fields"]]
     for row in data["records"]:
         fields = " · ".join(row["fields"]) + ("  (proposed)" if row["proposed"] else "")
-        lines.append(
-            f"{row['name']:<20}  {row['bytes_per_token']:>5}  {row['bytes_per_block']:>13}  {fields}"
-        )
-    return "\n".join(lines)
+        cells.append([row["name"], f"{row['bytes_per_token']}", f"{row['bytes_per_block']}", fields])
+    return "\n".join([*lines, *aligned(cells, "<>><")])
 
 
 def _spelled_toy(data: dict[str, Any]) -> str:

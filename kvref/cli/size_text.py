@@ -3,8 +3,12 @@
 import math
 from typing import Any
 
+from kvref.cli.columns import aligned
+
 #: Letters of the longest bar, and of a list of layers.
 BAR, LISTED = 30, 20
+#: What the columns of one model are called.
+HEADS = ("keeps", "layers", "an entry", "a token", "in all", "decided by")
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -33,16 +37,10 @@ def spelled(data: dict[str, Any]) -> list[str]:
         f"{data['model']}: {data['num_layers']} layers{longest}; "
         f"{counted(data['context'])} tokens in {data['format']}" + _of_ranks(data),
         "",
-        f"{'keeps':<14} {'layers':<25} {'an entry':>13} {'a token':>12} {'in all':>11}  decided by",
+        *_table(data),
+        "",
+        *_sum_lines(data),
     ]
-    lines += [_group_line(row) for row in data["groups"]]
-    lines += [_state_line(row) for row in data["states"]]
-    if data["drafts"]:
-        lines.append(
-            "layers that draft, counted below:" if data["drafts_counted"] else "layers that draft, apart:"
-        )
-        lines += [_group_line(row) for row in data["drafts"]]
-    lines += ["", *_sum_lines(data)]
     return lines + [f"note: {warning}" for warning in data["warnings"]]
 
 
@@ -53,8 +51,8 @@ def spelled_comparison(data: dict[str, Any]) -> list[str]:
         f"one request of {counted(data['context'])} tokens in {data['format']}, states included; "
         "bars on a scale of logarithms",
         "",
-        f"{'':<30} {'a token':>12} {'states':>11} {'in all':>11}",
     ]
+    cells = [["", "a token", "states", "in all", ""]]
     if rows:
         low = math.floor(math.log2(max(rows[-1]["bytes"], 1))) - 1
         high = math.log2(max(rows[0]["bytes"], 2))
@@ -62,10 +60,11 @@ def spelled_comparison(data: dict[str, Any]) -> list[str]:
             share = (math.log2(max(row["bytes"], 1)) - low) / (high - low)
             beyond = " *" if row["beyond_context"] else ""
             state = amount(row["state_bytes"]) if row["state_bytes"] else ""
-            lines.append(
-                f"{row['model']:<30} {counted(row['bytes_per_token']):>12} {state:>11} "
-                f"{amount(row['bytes']):>11}  {'█' * max(1, round(BAR * share))}{beyond}"
-            )
+            bar = "█" * max(1, round(BAR * share)) + beyond
+            rate = counted(row["bytes_per_token"])
+            cells.append([row["model"], rate, state, amount(row["bytes"]), bar])
+    lines += aligned(cells, "<>>><")
+    if rows:
         ratio = rows[0]["bytes"] / max(rows[-1]["bytes"], 1)
         lines += ["", f"the largest takes {ratio:.4g} times the smallest"]
     if any(row["beyond_context"] for row in rows):
@@ -96,23 +95,32 @@ def layers_spelled(layers: list[int]) -> str:
     return f"{len(layers)}: {text}"
 
 
-def _group_line(row: dict[str, Any]) -> str:
+def _table(data: dict[str, Any]) -> list[str]:
+    """A line for each group of layers and of states; those that draft are below, in the same columns."""
+    own = [*map(_group_cells, data["groups"]), *map(_state_cells, data["states"])]
+    lines = aligned([HEADS, *own, *map(_group_cells, data["drafts"])], "<<>>><")
+    if data["drafts"]:
+        said = "layers that draft, counted below:" if data["drafts_counted"] else "layers that draft, apart:"
+        lines.insert(1 + len(own), said)
+    return lines
+
+
+def _group_cells(row: dict[str, Any]) -> list[str]:
     entry = f"{row['elements']} el"
     if row["tokens_per_entry"] > 1:
         entry += f" / {row['tokens_per_entry']}"
     kind = row["kind"] if row["window"] is None else f"{row['kind']} {row['window']}"
     rate = counted(row["bytes_per_token"]) if row["window"] is None else ""
-    return _line(kind, row, entry, rate, row["bytes"])
+    return _cells(kind, row, entry, rate, row["bytes"])
 
 
-def _state_line(row: dict[str, Any]) -> str:
+def _state_cells(row: dict[str, Any]) -> list[str]:
     shape = "x".join(map(str, row["recurrent"])) or "-"
-    return _line(f"state {row['family']}", row, shape, "", row["recurrent_bytes"] + row["conv_bytes"])
+    return _cells(f"state {row['family']}", row, shape, "", row["recurrent_bytes"] + row["conv_bytes"])
 
 
-def _line(kind: str, row: dict[str, Any], entry: str, rate: str, taken: float) -> str:
-    layers = layers_spelled(row["layers"])
-    return f"{kind:<14} {layers:<25} {entry:>13} {rate:>12} {amount(taken):>11}  {row['decided_by']}"
+def _cells(kind: str, row: dict[str, Any], entry: str, rate: str, taken: float) -> list[str]:
+    return [kind, layers_spelled(row["layers"]), entry, rate, amount(taken), row["decided_by"]]
 
 
 def _sum_lines(data: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ For porters: a ratio a layer; 0 means the window alone.
 Source: DeepSeek-V4's class in transformers 5.24.0; V4.1's attention in vLLM 0.33.0.
 """
 
-from kvref.planning.config_keys import Keys
+from kvref.planning.config_keys import UNDECIDED, Keys, Said
 
 _RATES = {"csa": ("compressed_sparse_attention", 4), "hca": ("heavily_compressed_attention", 128)}
 
@@ -24,8 +24,9 @@ def ratios_listed(keys: Keys, num_layers: int, num_drafts: int) -> list[int] | N
         return None
     if len(listed) not in (num_layers, num_layers + num_drafts):
         keys.refuse(
-            "compress_ratios", f"{num_layers} for the layers, and {num_drafts} for draft layers or none",
-            found=f"a list of {len(listed)}",
+            UNDECIDED, "compress_ratios",
+            f"{num_layers} for the layers, and {num_drafts} for draft layers or none",
+            found=Said(f"a list of {len(listed)}"),
         )  # fmt: skip
     return [keys.checked(f"compress_ratios[{i}]", ratio, 2**20, 0) for i, ratio in enumerate(listed)]
 

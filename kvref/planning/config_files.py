@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kvref.errors import ConfigError, shown
-from kvref.planning.config_keys import MAX_DEPTH
+from kvref.planning.config_keys import ABSURD, MAX_DEPTH
 
 #: A config is short. The largest known here has 0.2 MB, a block for each of 80 layers.
 MAX_BYTES = 4 * 2**20
@@ -94,4 +94,4 @@ def _no_number(word: str) -> float:
 
 
 def _refuse(name: str, what: str) -> NoReturn:
-    raise ConfigError(f"{name} {what} (KV-SIZE-017 absurd-config-refused)")
+    raise ConfigError(f"{name} {what} ({ABSURD})")

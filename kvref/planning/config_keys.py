@@ -9,7 +9,7 @@ For porters: port `refuse_unread` first; a reader that ignores what it does not 
 Source: Hugging Face's config.json, whose keys are nowhere written down together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 from kvref.errors import ConfigError, shown
@@ -19,6 +19,19 @@ from kvref.planning.indifferent_keys import may_decide, may_decide_around, of_ot
 MAX_LAYERS, MAX_HEADS, MAX_WIDTH, MAX_LENGTH = 4096, 2**16, 2**20, 2**40
 #: Objects within objects.
 MAX_DEPTH = 32
+
+#: Why a config is refused: what it keeps is open, as far as kvref can tell; or it describes no model.
+UNDECIDED, ABSURD = "KV-SIZE-013 undecided-key-refused", "KV-SIZE-017 absurd-config-refused"
+
+#: Spellings of the number of layers.
+LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers")
+
+
+class Said(str):
+    """What was found, in words of a message; every other text is a value of the config."""
+
+
+MISSING = Said("missing")
 
 
 class Keys:
@@ -56,7 +69,7 @@ class Keys:
         for name, value in found[1:]:
             if value != found[0][1]:
                 first = found[0][0]
-                self.refuse(name, f"the same as {self.path}{first} = {shown(found[0][1])}")
+                self.refuse(UNDECIDED, name, f"the same as {self.path}{first} = {shown(found[0][1])}")
         return found[0] if found else ("", None)
 
     def count(self, *names: str, at_most: int = MAX_WIDTH, minimum: int = 1) -> int | None:
@@ -78,7 +91,7 @@ class Keys:
         if value is not None:
             return value
         if default is None:
-            self.refuse(names[0], "a whole number", found="missing")
+            self.refuse(UNDECIDED, names[0], "a whole number", found=MISSING)
         self.warn(f"{self.path}{names[0]} is absent: {default} is the default of the class")
         return default
 
@@ -88,7 +101,7 @@ class Keys:
         Raises: ConfigError.
         """
         if type(value) is not int or not minimum <= value <= at_most:
-            self.refuse(name, f"a whole number from {minimum} to {at_most}", found=value)
+            self.refuse(ABSURD, name, f"a whole number from {minimum} to {at_most}", found=value)
         return value
 
     def flag(self, name: str) -> bool | None:
@@ -100,7 +113,7 @@ class Keys:
         if name not in self.config and name in self.defaults:
             return bool(self._default(name))
         if value is not None and type(value) is not bool:
-            self.refuse(name, "true or false", found=value)
+            self.refuse(ABSURD, name, "true or false", found=value)
         return value
 
     def word(self, *names: str) -> str | None:
@@ -110,7 +123,17 @@ class Keys:
         """
         name, value = self.spelled(*names)
         if value is not None and not isinstance(value, str):
-            self.refuse(name, "a text", found=value)
+            self.refuse(ABSURD, name, "a text", found=value)
+        return value
+
+    def one_of(self, name: str, value: Any, words: Collection[str]) -> str:
+        """Return a text that must be one of those that are known.
+
+        Raises: ConfigError.
+        """
+        if not isinstance(value, str) or value not in words:
+            rule = UNDECIDED if isinstance(value, str) else ABSURD
+            self.refuse(rule, name, f"one of {', '.join(words)}", found=value)
         return value
 
     def items(self, name: str, length: int | None = None) -> list[Any] | None:
@@ -122,9 +145,10 @@ class Keys:
         if value is None:
             return None
         if not isinstance(value, Sequence) or isinstance(value, str):
-            self.refuse(name, "a list", found=value)
+            self.refuse(ABSURD, name, "a list", found=value)
         if length is not None and len(value) != length:
-            self.refuse(name, f"{length}, one a layer", found=f"a list of {len(value)}")
+            counted = f"{length}{self.by_class(*LAYER_COUNTS)}"
+            self.refuse(UNDECIDED, name, f"{counted}, one a layer", found=Said(f"a list of {len(value)}"))
         return list(value)
 
     def layer_ids(self, name: str, num_layers: int, *, first: int = 0) -> list[int] | None:
@@ -137,7 +161,7 @@ class Keys:
             return None
         last = num_layers - 1 + first
         if not all(type(i) is int and first <= i <= last for i in value) or len(set(value)) != len(value):
-            self.refuse(name, f"layers from {first} to {last}, each once", found=value)
+            self.refuse(ABSURD, name, f"layers from {first} to {last}, each once", found=value)
         return sorted(i - first for i in value)
 
     def inside(self, name: str) -> "Keys | None":
@@ -157,7 +181,7 @@ class Keys:
         Raises: ConfigError if it is no object.
         """
         if not isinstance(value, Mapping):
-            self.refuse(name, "an object", found=value)
+            self.refuse(ABSURD, name, "an object", found=value)
         found = self._parts.setdefault(name, Keys(value, f"{self.path}{name}.", self.warnings))
         found._depth = self._depth + 1
         return found
@@ -177,21 +201,33 @@ class Keys:
         if what not in self.warnings:
             self.warnings.append(what)
 
+    def spelling(self, value: Any, *names: str) -> str:
+        """Return the spelling under which a value stands; the first if none has it."""
+        return next((name for name in names if self.config.get(name) == value), names[0])
+
+    def by_class(self, *names: str) -> str:
+        """Return what a message adds to a number that no spelling of the config says, but the class."""
+        if any(name in self.config for name in names) or not any(name in self.defaults for name in names):
+            return ""
+        return " (the default of the class)"
+
     def _default(self, name: str) -> int:
         value = self.defaults[name]
         self.warn(f"{self.path}{name} is absent: {value} is the default of the class")
         return value
 
-    def refuse(self, name: str, expected: str, *, found: Any = None) -> NoReturn:
-        """Raise a ConfigError that names the key, what was found there, and what was expected."""
-        value = self.config.get(name) if found is None else found
-        text = (
-            value if isinstance(value, str) and (value == "missing" or "a list of" in value) else shown(value)
-        )
-        equals = "is missing" if text == "missing" else f"= {text}"
-        raise ConfigError(
-            f"{self.path}{name} {equals}, expected {expected} (KV-SIZE-017 absurd-config-refused)"
-        )
+    def refuse(self, rule: str, name: str, expected: str, *, found: Any = None) -> NoReturn:
+        """Raise a ConfigError that names the key, what was found there, what was expected, and by which rule.
+
+        `rule` is `UNDECIDED` or `ABSURD`.
+        """
+        value = self.config.get(name, self.defaults.get(name)) if found is None else found
+        equals = f"= {value if isinstance(value, Said) else shown(value)}"
+        if value is MISSING:
+            equals = "is missing"
+        elif name not in self.config and name in self.defaults and value == self.defaults[name]:
+            equals = f"is absent, {value} by the class"
+        raise ConfigError(f"{self.path}{name} {equals}, expected {expected} ({rule})")
 
     def refuse_unread(self, ignored: frozenset[str] = frozenset(), *, around: bool = False) -> None:
         """Refuse the first key that was not read and reads as if it decided what is cached, at every depth.
@@ -200,17 +236,20 @@ class Keys:
         Raises: ConfigError.
         """
         if self._depth > MAX_DEPTH:
-            raise ConfigError(f"{self.path[:60]}… is nested deeper than {MAX_DEPTH}, expected a config "
-                              "(KV-SIZE-017 absurd-config-refused)")  # fmt: skip
+            raise ConfigError(
+                f"{self.path[:60]}… is nested deeper than {MAX_DEPTH}, expected a config ({ABSURD})"
+            )
         for name, value in self.config.items():
             if not isinstance(name, str):
-                raise ConfigError(f"{self.path}{shown(name)} is a key, expected keys that are texts")
+                raise ConfigError(
+                    f"{self.path}{shown(name)} is a key, expected keys that are texts ({ABSURD})"
+                )
             if name in self._read or name in ignored or value is None or value in ([], {}, ""):
                 continue
             if may_decide_around(name) if around else may_decide(name):
                 raise ConfigError(
                     f"{self.path}{name} = {shown(value)} is a key that may decide what is cached, and kvref "
-                    "does not know how, expected a key it knows (KV-SIZE-013 undecided-key-refused)"
+                    f"does not know how, expected a key it knows ({UNDECIDED})"
                 )
             if isinstance(value, Mapping) and not around and not of_other_things(name, value):
                 self.part(name, value)

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvref.errors import ConfigError, shown
-from kvref.planning.config_keys import Keys
+from kvref.planning.config_keys import ABSURD, LAYER_COUNTS, UNDECIDED, Keys
 from kvref.planning.indifferent_keys import OTHER_MODELS, may_decide
-from kvref.planning.layer_lists import LAYER_COUNTS
 
 _TEXT = ("text_config", "language_config", "llm_config", "thinker_config", "lm_config")
 _COUNTS = (*LAYER_COUNTS, "layers_block_type", "layer_types")
@@ -36,13 +35,13 @@ def text_keys(config: Mapping[str, Any], warnings: list[str]) -> tuple[Keys, lis
     Raises: ConfigError if the config is no object, has two text models, or describes no decoder alone.
     """
     if not isinstance(config, Mapping):
-        raise ConfigError(f"config = {shown(config)}, expected an object (KV-SIZE-017 absurd-config-refused)")
+        raise ConfigError(f"config = {shown(config)}, expected an object ({ABSURD})")
     keys, around = Keys(config, "", warnings), list[Keys]()
     for _ in range(4):
         _refuse_other_models(keys)
         found = [name for name in _TEXT if isinstance(keys.config.get(name), Mapping)]
         if len(found) > 1:
-            keys.refuse(found[1], f"one text model, and {found[0]} is another")
+            keys.refuse(UNDECIDED, found[1], f"one text model, and {found[0]} is another")
         if not found:
             return _with_attention(keys), around
         inside = keys.inside(found[0])
@@ -52,7 +51,9 @@ def text_keys(config: Mapping[str, Any], warnings: list[str]) -> tuple[Keys, lis
         _check_agreement(keys, inside)
         around.append(keys)
         keys = inside
-    raise ConfigError(f"{keys.path[:-1]} is a text model inside text models, expected at most three levels")
+    raise ConfigError(
+        f"{keys.path[:-1]} is a text model inside text models, expected at most three levels ({ABSURD})"
+    )
 
 
 def model_type_of(keys: Keys, around: list[Keys]) -> str:
@@ -71,22 +72,26 @@ def _refuse_other_models(keys: Keys) -> None:
     reason = OTHER_MODELS.get(str(keys.config.get("model_type")))
     if reason is not None:
         keys.refuse(
-            "model_type", f"a decoder that keeps KV or states of its own tokens alone; this is {reason}"
+            UNDECIDED,
+            "model_type",
+            f"a decoder that keeps KV or states of its own tokens alone; this is {reason}",
         )
     if keys.flag("is_encoder_decoder"):
-        keys.refuse("is_encoder_decoder", "false: a cache of the encoder's output is not sized")
+        keys.refuse(UNDECIDED, "is_encoder_decoder", "false: a cache of the encoder's output is not sized")
     if keys.flag("add_cross_attention"):
-        keys.refuse("add_cross_attention", "false: a cache of another model's output is not sized")
+        keys.refuse(UNDECIDED, "add_cross_attention", "false: a cache of another model's output is not sized")
     if keys.get("use_bidirectional_attention") is True and keys.config.get("model_type") not in _BOTH_WAYS:
-        keys.refuse("use_bidirectional_attention", "false: an encoder keeps no cache")
+        keys.refuse(UNDECIDED, "use_bidirectional_attention", "false: an encoder keeps no cache")
     if keys.get("cross_attention_layers"):
-        keys.refuse("cross_attention_layers", "none: layers that attend to an image keep KV of the image")
+        keys.refuse(
+            UNDECIDED, "cross_attention_layers", "none: layers that attend to an image keep KV of the image"
+        )
 
 
 def _check_agreement(keys: Keys, inside: Keys) -> None:
     for name in _SAID_TWICE:
         if name in keys and name in inside and keys.get(name) != inside.config[name]:
-            keys.refuse(name, f"the same as {inside.path}{name} = {shown(inside.config[name])}")
+            keys.refuse(UNDECIDED, name, f"the same as {inside.path}{name} = {shown(inside.config[name])}")
 
 
 def _with_attention(keys: Keys) -> Keys:
@@ -95,15 +100,19 @@ def _with_attention(keys: Keys) -> Keys:
     if inner is None:
         return keys
     if not isinstance(inner, Mapping):
-        keys.refuse("attn_config", "an object")
+        keys.refuse(ABSURD, "attn_config", "an object")
     for name in inner:
         if name in keys and keys.config[name] != inner[name] and may_decide(str(name)):
-            keys.refuse(str(name), f"the same as {keys.path}attn_config.{name} = {shown(inner[name])}")
+            keys.refuse(
+                UNDECIDED, str(name), f"the same as {keys.path}attn_config.{name} = {shown(inner[name])}"
+            )
     merged = keys.replaced({**inner, **keys.config})
     merged.passed("attn_config")
     kind = merged.word("attn_type")
     if kind not in (None, "multihead_attention", "multiquery_attention", "grouped_query_attention"):
-        merged.refuse("attn_type", "multihead_attention, multiquery_attention or grouped_query_attention")
+        merged.refuse(
+            UNDECIDED, "attn_type", "multihead_attention, multiquery_attention or grouped_query_attention"
+        )
     if kind == "multiquery_attention":
         return merged.replaced({"kv_n_heads": 1})
     return merged

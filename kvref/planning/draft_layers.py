@@ -36,14 +36,13 @@ def number_of_drafts(keys: Keys) -> int:
 
 def _attentions(keys: Keys) -> int:
     """How many of a draft's own layers have attention, where the config lists them."""
-    listed = keys.items("mtp_layers_block_type") or keys.items("mtp_layer_types")
+    names = ("mtp_layers_block_type", "mtp_layer_types")
+    name, listed = next(((name, listed) for name in names if (listed := keys.items(name))), ("", None))
     pattern = keys.word("mtp_hybrid_override_pattern")
     keys.passed("mtp_layer_types", "mtp_layers_block_type", "mtp_local_layer_ids")
     if pattern is not None:
         return pattern.count("*")
     if listed is None:
         return 1
-    for i, word in enumerate(listed):
-        if not isinstance(word, str) or word not in WORDS:
-            keys.refuse(f"mtp_layers_block_type[{i}]", f"one of {', '.join(WORDS)}", found=word)
-    return sum(WORDS[word] in ("full", "indexed") for word in listed)
+    words = [keys.one_of(f"{name}[{i}]", word, WORDS) for i, word in enumerate(listed)]
+    return sum(WORDS[word] in ("full", "indexed") for word in words)

@@ -11,7 +11,7 @@ Source: configs of Hugging Face; MLA from DeepSeek-V2 (2024); attention modules 
 
 from typing import NamedTuple
 
-from kvref.planning.config_keys import MAX_HEADS, Keys
+from kvref.planning.config_keys import MAX_HEADS, MISSING, UNDECIDED, Keys
 from kvref.planning.families import Family
 
 _Q_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "num_query_heads")
@@ -38,7 +38,11 @@ def is_latent(keys: Keys, family: Family | None) -> bool:
         return False
     latent = "kv_lora_rank" in keys or (family is not None and family.latent)
     if keys.word("attention_method") not in ((None, "MLA") if latent else (None, "MHA", "GQA")):
-        keys.refuse("attention_method", "MLA, as there is a kv_lora_rank" if latent else "MHA or GQA")
+        keys.refuse(
+            UNDECIDED,
+            "attention_method",
+            "MLA, as attention stores a latent vector" if latent else "MHA or GQA",
+        )
     return latent
 
 
@@ -91,7 +95,10 @@ def _check_needs(keys: Keys, family: Family | None) -> None:
     for name in () if family is None else family.needs:
         if name not in keys and "per_layer_config" not in keys:
             keys.refuse(
-                name, "a whole number, as layers with a window have heads of their own", found="missing"
+                UNDECIDED,
+                name,
+                "a whole number, as layers with a window have heads of their own",
+                found=MISSING,
             )
 
 
@@ -115,13 +122,18 @@ def head_dim(keys: Keys, *, known: bool = True) -> int:
     if said is not None:
         return said
     if not known:
-        keys.refuse("head_dim", "a whole number: model_type is not one that kvref knows", found="missing")
+        keys.refuse(
+            UNDECIDED, "head_dim", "a whole number: model_type is not one that kvref knows", found=MISSING
+        )
     if hidden is None or heads is None:
         missing = "head_dim" if heads is not None else _Q_HEADS[0]
-        keys.refuse(missing, "a whole number, as nothing else says how wide a head is", found="missing")
+        keys.refuse(
+            UNDECIDED, missing, "a whole number, as nothing else says how wide a head is", found=MISSING
+        )
     if hidden % heads:
-        keys.refuse("head_dim", f"a whole number, as hidden size {hidden} is no multiple of {heads} heads",
-                    found="missing")  # fmt: skip
+        size, by = f"{hidden}{keys.by_class(*_HIDDEN)}", f"{heads} heads{keys.by_class(*_Q_HEADS)}"
+        keys.refuse(UNDECIDED, "head_dim", f"a whole number, as hidden size {size} is no multiple of {by}",
+                    found=MISSING)  # fmt: skip
     return hidden // heads
 
 
@@ -136,17 +148,22 @@ def kv_heads(keys: Keys, family: Family | None) -> int:
         found = keys.count(*_KV_HEADS, at_most=MAX_HEADS)
     if found is None:
         if heads is None:
-            keys.refuse(_KV_HEADS[0], "a whole number", found="missing")
+            keys.refuse(UNDECIDED, _KV_HEADS[0], "a whole number", found=MISSING)
         if family is None:
             keys.refuse(
-                _KV_HEADS[0], "a whole number: model_type is not one that kvref knows", found="missing"
+                UNDECIDED,
+                _KV_HEADS[0],
+                "a whole number: model_type is not one that kvref knows",
+                found=MISSING,
             )
         if not family.many_heads:
             said = "null" if _KV_HEADS[0] in keys.config else "absent"
             keys.warn(f"{keys.path}{_KV_HEADS[0]} is {said}: as many as query heads, {heads}")
         return heads
     if heads is not None and heads % found:
-        keys.refuse(_KV_HEADS[0], f"a divisor of {heads} query heads", found=found)
+        name = keys.spelling(found, *_KV_HEADS, "multi_query_group_num")
+        divided = f"{heads} query heads{keys.by_class(*_Q_HEADS)}"
+        keys.refuse(UNDECIDED, name, f"a divisor of {divided}", found=found)
     return found
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from kvref.errors import ConfigError, shown
 from kvref.planning import compression, config_text, draft_layers, layer_sharing
 from kvref.planning.class_defaults import defaults_of
-from kvref.planning.config_keys import MAX_LENGTH, Keys
+from kvref.planning.config_keys import MAX_LENGTH, MISSING, UNDECIDED, Keys
 from kvref.planning.entry_widths import is_latent, pass_widths, width_of
 from kvref.planning.families import Family, family_of
 from kvref.planning.groups import CacheGeometry, LayerGroup, StateGroup
@@ -54,10 +54,15 @@ def geometry_of(
     else:
         found = kinds_of_layers(keys, family, n, drafts)
         if family is None and model_type and found.by_class:
-            keys.refuse("model_type", "one that kvref knows, or a list of layers: nothing else says what "
-                        "they are", found=model_type)  # fmt: skip
+            keys.refuse(
+                UNDECIDED, "model_type",
+                "one that kvref knows, or a list of layers: nothing else says what they are",
+                found=model_type,
+            )  # fmt: skip
     if {"csa", "hca"} & set(found.kinds) and (family is None or not family.vector):
-        keys.refuse("model_type", "one whose compressed entries kvref knows", found=model_type or "missing")
+        keys.refuse(
+            UNDECIDED, "model_type", "one whose compressed entries kvref knows", found=model_type or MISSING
+        )
     reader = _Reader(keys, family, found, ratios or [], overrides_of(keys, n, family))
     groups, states = reader.groups(), reader.states()
     drafted = reader.drafts(drafts)
@@ -86,7 +91,7 @@ def _class_of(
     if family is None:
         warnings.append(f"{spelled}: no family that kvref knows, read by its keys alone")
     elif family.must and not any(name in keys for name in family.must):
-        keys.refuse(family.must[0], f"a value, as model_type = {model_type}", found="missing")
+        keys.refuse(UNDECIDED, family.must[0], f"a value, as model_type = {model_type}", found=MISSING)
     return model_type, family
 
 
@@ -137,7 +142,9 @@ class _Reader:
     def _state(self, kind: str, layers: tuple[int, ...]) -> StateGroup:
         family = "short_conv" if kind == "conv" else self._linear()
         if not family:
-            self.keys.refuse("model_type", "a family whose recurrence is known, as layers are linear")
+            self.keys.refuse(
+                UNDECIDED, "model_type", "a family whose recurrence is known, as layers are linear"
+            )
         width = None
         if kind in ("hybrid", "hybrid_window"):
             width = width_of(self.keys, self.family, windowed=kind in WINDOWED, mixed=self.mixed)

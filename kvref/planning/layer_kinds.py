@@ -14,7 +14,7 @@ Source: transformers 5.24.0, configuration classes; facts about each key at its 
 from dataclasses import dataclass, replace
 
 from kvref.planning import layer_lists as lists
-from kvref.planning.config_keys import MAX_LENGTH, Keys
+from kvref.planning.config_keys import MAX_LENGTH, MISSING, UNDECIDED, Keys
 from kvref.planning.families import Family
 from kvref.planning.layer_overrides import block_kinds
 
@@ -39,13 +39,13 @@ def kinds_of_layers(keys: Keys, family: Family | None, num_layers: int, drafts: 
     Raises: ConfigError if keys disagree, or none decides.
     """
     if keys.count("full_attn_mod", at_most=2**20) not in (None, 1):
-        keys.refuse("full_attn_mod", "1, for each layer")
+        keys.refuse(UNDECIDED, "full_attn_mod", "1, for each layer")
     found = lists.agreed(keys, _listed(keys, family, num_layers, drafts))
     if found is not None:
         name, kinds = found
         keys.passed("max_window_layers", *_WINDOWS, "attention_chunk_size")
         if keys.flag("use_sliding_window") is False and any(kind in WINDOWED for kind in kinds):
-            keys.refuse("use_sliding_window", f"true, as {name} lists layers with a window")
+            keys.refuse(UNDECIDED, "use_sliding_window", f"true, as {name} lists layers with a window")
         return LayerKinds(tuple(kinds), name)
     return replace(_by_rule(keys, family, num_layers), by_class=True)
 
@@ -88,7 +88,7 @@ def _listed(keys: Keys, family: Family | None, n: int, drafts: int) -> list[tupl
         names = ("sliding_window_pattern", "_sliding_window_pattern", "layer_switch")
         order = keys.word("order_of_interleaved_layers")
         if order not in (None, "local_attn_first"):
-            keys.refuse("order_of_interleaved_layers", "local_attn_first")
+            keys.refuse(UNDECIDED, "order_of_interleaved_layers", "local_attn_first")
         found[names[0]] = lists.every_so_many(keys, n, names, "window")
         found["global_attn_every_n_layers"] = (
             None if family is not None and family.rule == "first_of"
@@ -101,7 +101,10 @@ def _by_rule(keys: Keys, family: Family | None, n: int) -> LayerKinds:
     rule = "full" if family is None else family.rule
     if rule == "listed":
         keys.refuse(
-            "layer_types", "a list of what each layer is: nothing else in the config says it", found="missing"
+            UNDECIDED,
+            "layer_types",
+            "a list of what each layer is: nothing else in the config says it",
+            found=MISSING,
         )
     if rule in ("linear", "hybrid"):
         return LayerKinds((rule,) * n, f"model_type: every layer is {rule}")
@@ -131,7 +134,7 @@ def _windows(keys: Keys, family: Family | None, rule: str, n: int) -> LayerKinds
             keys.passed("sliding_window")
             return LayerKinds(("full",) * n, "use_sliding_window")
         if bound is None:
-            keys.refuse("max_window_layers", "a whole number, as a window is used", found="missing")
+            keys.refuse(UNDECIDED, "max_window_layers", "a whole number, as a window is used", found=MISSING)
         return LayerKinds(tuple("window" if i >= bound else "full" for i in range(n)), "max_window_layers")
     if "sliding_window" not in keys or used is False:
         keys.passed("sliding_window")
@@ -152,7 +155,7 @@ def _unrotated(keys: Keys, n: int, used: bool | None) -> LayerKinds:
         keys.passed("sliding_window")
         return LayerKinds(("full",) * n, "use_sliding_window")
     if rotates is None:
-        keys.refuse("no_rope_layers", "a list, as use_sliding_window is true", found="missing")
+        keys.refuse(UNDECIDED, "no_rope_layers", "a list, as use_sliding_window is true", found=MISSING)
     return LayerKinds(tuple(rotates), "no_rope_layers")
 
 

@@ -12,7 +12,7 @@ Source: Hugging Face configs of the families named at each function.
 from collections.abc import Callable
 
 from kvref.errors import shown
-from kvref.planning.config_keys import MAX_LAYERS, Keys
+from kvref.planning.config_keys import ABSURD, LAYER_COUNTS, MAX_LAYERS, MISSING, UNDECIDED, Keys, Said
 
 #: Words of configs -> kind. `linear`, `hybrid` and `indexed` mean what the family makes of them.
 WORDS = {
@@ -43,7 +43,6 @@ WORDS = {
     "moe": "none",
     "mlp": "none",
 }
-LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_transformer_layers")
 _PATTERN = {"M": "linear", "*": "full", "E": "none", "-": "none"}
 
 #: How a sparse layer of MiniMax-M3 chooses.
@@ -67,7 +66,7 @@ def number_of_layers(keys: Keys) -> int:
         listed = keys.config.get(name)
         if isinstance(listed, list | tuple | str) and listed:
             return keys.checked(name, len(listed), MAX_LAYERS)
-    return keys.refuse("num_hidden_layers", "a whole number", found="missing")
+    return keys.refuse(ABSURD, "num_hidden_layers", "a whole number", found=MISSING)
 
 
 def words_of_layers(keys: Keys, name: str, num_layers: int, drafts: int = 0) -> Kinds | None:
@@ -80,10 +79,7 @@ def words_of_layers(keys: Keys, name: str, num_layers: int, drafts: int = 0) -> 
         return None
     if len(listed) not in (num_layers, num_layers + drafts):
         keys.items(name, num_layers)
-    for i, word in enumerate(listed):
-        if not isinstance(word, str) or word not in WORDS:
-            keys.refuse(f"{name}[{i}]", f"one of {', '.join(WORDS)}", found=word)
-    return [WORDS[word] for word in listed[:num_layers]]
+    return [WORDS[keys.one_of(f"{name}[{i}]", word, WORDS)] for i, word in enumerate(listed)][:num_layers]
 
 
 def linear_attn_config(keys: Keys, num_layers: int) -> Kinds | None:
@@ -97,13 +93,16 @@ def linear_attn_config(keys: Keys, num_layers: int) -> Kinds | None:
     linear = inside.layer_ids("kda_layers", num_layers, first=1)
     full = inside.layer_ids("full_attn_layers", num_layers, first=1)
     if linear is None or full is None:
-        inside.refuse("kda_layers" if linear is None else "full_attn_layers", "a list", found="missing")
+        inside.refuse(
+            UNDECIDED, "kda_layers" if linear is None else "full_attn_layers", "a list", found=MISSING
+        )
     kinds = []
     for i in range(num_layers):
         if (i in linear) == (i in full):
             where = "both lists" if i in linear else "no list"
-            inside.refuse("full_attn_layers", "each layer, counted from 1, in one of the two lists",
-                          found=f"a list of {len(full)}; layer {i + 1} is in {where}")  # fmt: skip
+            found = Said(f"a list of {len(full)}; layer {i + 1} is in {where}")
+            expected = "each layer, counted from 1, in one of the two lists"
+            inside.refuse(UNDECIDED, "full_attn_layers", expected, found=found)
         kinds.append("linear" if i in linear else "full")
     return kinds
 
@@ -117,7 +116,7 @@ def override_pattern(keys: Keys, num_layers: int) -> Kinds | None:
     if pattern is None:
         return None
     if len(pattern) != num_layers or not set(pattern) <= set(_PATTERN):
-        keys.refuse("hybrid_override_pattern", f"{num_layers} letters of {', '.join(_PATTERN)}")
+        keys.refuse(UNDECIDED, "hybrid_override_pattern", f"{num_layers} letters of {', '.join(_PATTERN)}")
     return [_PATTERN[letter] for letter in pattern]
 
 
@@ -131,7 +130,8 @@ def numbers_of_layers(keys: Keys, name: str, num_layers: int, meaning: tuple[str
         return None
     for i, number in enumerate(listed):
         if type(number) is not int or number not in (0, 1):
-            keys.refuse(f"{name}[{i}]", f"0 ({meaning[0]}) or 1 ({meaning[1]})", found=number)
+            rule = UNDECIDED if type(number) is int else ABSURD
+            keys.refuse(rule, f"{name}[{i}]", f"0 ({meaning[0]}) or 1 ({meaning[1]})", found=number)
     return [meaning[number] for number in listed]
 
 
@@ -152,7 +152,7 @@ def every_so_many(keys: Keys, num_layers: int, names: tuple[str, ...], others: s
     name, period = keys.spelled(*names)
     if isinstance(period, str):
         if not period or not set(period) <= {"L", "G"}:
-            keys.refuse(name, "letters L and G, or a whole number")
+            keys.refuse(UNDECIDED, name, "letters L and G, or a whole number")
         return [others if period[i % len(period)] == "L" else "full" for i in range(num_layers)]
     if period is None:
         return None
@@ -170,7 +170,7 @@ def period_and_offset(keys: Keys, num_layers: int, attention: str) -> Kinds | No
     if period is None and offset is None:
         return None
     if period is None or offset is None or offset >= period:
-        keys.refuse("attn_layer_offset", "an offset below attn_layer_period, and both")
+        keys.refuse(UNDECIDED, "attn_layer_offset", "an offset below attn_layer_period, and both")
     return [attention if i % period == offset else "linear" for i in range(num_layers)]
 
 
@@ -190,12 +190,13 @@ def sparse_layers(keys: Keys, num_layers: int) -> Kinds | None:
         inside.passed("sparse_index_dim", "sparse_disable_index_value")
         return ["full"] * num_layers
     if kinds is None and "layer_types" not in keys:
-        inside.refuse("sparse_attention_freq", "a list of which layers are sparse", found="missing")
+        inside.refuse(UNDECIDED, "sparse_attention_freq", "a list of which layers are sparse", found=MISSING)
     valueless = inside.items("sparse_disable_index_value", num_layers)
     for i, without in enumerate(valueless or []):
         if kinds is not None and kinds[i] == "indexed" and without not in (1, True):
-            inside.refuse(f"sparse_disable_index_value[{i}]", "1: values of an indexer are not sized",
-                          found=without)  # fmt: skip
+            rule = UNDECIDED if type(without) in (int, bool) else ABSURD
+            name = f"sparse_disable_index_value[{i}]"
+            inside.refuse(rule, name, "1: values of an indexer are not sized", found=without)
     return kinds
 
 
@@ -208,10 +209,8 @@ def repeated_words(keys: Keys, num_layers: int) -> Kinds | None:
     if not listed:
         return None
     kinds = {"recurrent": "linear", "attention": "window"}
-    for i, word in enumerate(listed):
-        if not isinstance(word, str) or word not in kinds:
-            keys.refuse(f"block_types[{i}]", f"one of {', '.join(kinds)}", found=word)
-    return [kinds[listed[i % len(listed)]] for i in range(num_layers)]
+    words = [keys.one_of(f"block_types[{i}]", word, kinds) for i, word in enumerate(listed)]
+    return [kinds[words[i % len(words)]] for i in range(num_layers)]
 
 
 def agreed(keys: Keys, found: list[tuple[str, Kinds]]) -> tuple[str, Kinds] | None:
@@ -224,8 +223,8 @@ def agreed(keys: Keys, found: list[tuple[str, Kinds]]) -> tuple[str, Kinds] | No
         for i, (kind, wanted) in enumerate(zip(kinds, expected, strict=True)):
             if kind != wanted:
                 keys.refuse(
-                    name, f"the same layers as {keys.path}{first}, where layer {i} is {wanted}",
-                    found=f"{shown(keys.config.get(name))}: layer {i} is {kind} (a list of {len(kinds)})",
+                    UNDECIDED, name, f"the same layers as {keys.path}{first}, where layer {i} is {wanted}",
+                    found=Said(f"{shown(keys.config.get(name))}: layer {i} is {kind}"),
                 )  # fmt: skip
     return found[0] if found else None
 

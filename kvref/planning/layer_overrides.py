@@ -12,8 +12,7 @@ Source: DeciLM's `block_configs` (Llama-Nemotron); `per_layer_config` of transfo
 from collections.abc import Mapping
 from typing import Any
 
-from kvref.errors import shown
-from kvref.planning.config_keys import MAX_HEADS, Keys
+from kvref.planning.config_keys import ABSURD, MAX_HEADS, MISSING, UNDECIDED, Keys
 from kvref.planning.entry_widths import is_latent
 from kvref.planning.families import Family
 from kvref.planning.indifferent_keys import may_decide
@@ -53,12 +52,15 @@ def overrides_of(keys: Keys, num_layers: int, family: Family | None = None) -> O
     for name, value in (keys.inside("per_layer_config") or Keys({})).config.items():
         if not isinstance(value, Mapping) or not str(name).isdecimal() or not int(name) < num_layers:
             keys.refuse(
-                f"per_layer_config.{str(name)[:40]}", f"an object of one of {num_layers} layers", found=value
+                ABSURD,
+                f"per_layer_config.{str(name)[:40]}",
+                f"an object of one of {num_layers} layers",
+                found=value,
             )
         for key in value:
             if key not in _REPLACEABLE and may_decide(str(key)):
                 where = f"per_layer_config.{name}.{str(key)[:40]}"
-                keys.refuse(where, f"one of {', '.join(sorted(_REPLACEABLE))}", found=value[key])
+                keys.refuse(UNDECIDED, where, f"one of {', '.join(sorted(_REPLACEABLE))}", found=value[key])
         replaced[int(name)] = {k: v for k, v in value.items() if k in _REPLACEABLE}
     for name in _LISTS:
         if isinstance(keys.config.get(name), list | tuple):
@@ -78,7 +80,11 @@ def _unrotated(keys: Keys, num_layers: int, family: Family | None) -> list[int]:
             keys.warn("no_rope_layers is absent: every layer is sized with a rotated part")
         return []
     if family is None or not family.unrotated:
-        keys.refuse("no_rope_layers", "none, as nobody here knows what those layers keep of a latent vector")
+        keys.refuse(
+            UNDECIDED,
+            "no_rope_layers",
+            "none, as nobody here knows what those layers keep of a latent vector",
+        )
     rotates = numbers_of_layers(keys, "no_rope_layers", num_layers, ("no", "yes")) or []
     return [i for i, word in enumerate(rotates) if word == "no"]
 
@@ -99,11 +105,11 @@ def _attention_of(keys: Keys, i: int, block: object) -> Keys:
     part = keys.part(f"block_configs[{i}]", block)
     attention = part.inside("attention")
     if attention is None:
-        part.refuse("attention", "an object", found="missing")
+        part.refuse(UNDECIDED, "attention", "an object", found=MISSING)
     part.passed("ffn")
     for name in _NOT_SIZED:
         if attention.get(name):
-            attention.refuse(name, "none")
+            attention.refuse(UNDECIDED, name, "none")
     return attention
 
 
@@ -113,7 +119,9 @@ def _left_out(attention: Keys) -> bool:
         attention.passed("n_heads_in_group", "num_key_value_heads")
         return True
     if attention.get("n_heads_in_group") is attention.get("num_key_value_heads") is None:
-        attention.refuse("n_heads_in_group", "a whole number, as attention is not left out", found="missing")
+        attention.refuse(
+            UNDECIDED, "n_heads_in_group", "a whole number, as attention is not left out", found=MISSING
+        )
     return False
 
 
@@ -127,11 +135,14 @@ def _grouped_heads(keys: Keys) -> list[tuple[int, int]]:
         group = attention.count("n_heads_in_group", at_most=MAX_HEADS)
         heads = attention.count("num_key_value_heads", at_most=MAX_HEADS)
         if group is not None:
-            total = keys.config.get("num_attention_heads")
-            if type(total) is not int or total % group:
-                attention.refuse("n_heads_in_group", f"a divisor of {shown(total)} heads")
+            total = keys.needed("num_attention_heads", at_most=MAX_HEADS)
+            if total % group:
+                divided = f"{total} query heads{keys.by_class('num_attention_heads')}"
+                attention.refuse(UNDECIDED, "n_heads_in_group", f"a divisor of {divided}")
             if heads not in (None, total // group):
-                attention.refuse("num_key_value_heads", f"{total // group}, as n_heads_in_group says")
+                attention.refuse(
+                    UNDECIDED, "num_key_value_heads", f"{total // group}, as n_heads_in_group says"
+                )
             heads = total // group
         found.append((i, heads or 0))
     return found

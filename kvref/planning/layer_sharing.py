@@ -11,7 +11,7 @@ Source: Gemma 3n and Gemma 4, DeepSeek-V4.1, Mistral Large 4, GLM-5.2, by their 
 5.24.0.
 """
 
-from kvref.planning.config_keys import MAX_LAYERS, Keys
+from kvref.planning.config_keys import ABSURD, MAX_LAYERS, MISSING, UNDECIDED, Keys
 
 
 def kv_sources(keys: Keys, kinds: tuple[str, ...], compressed: tuple[bool, ...]) -> list[int]:
@@ -24,12 +24,14 @@ def kv_sources(keys: Keys, kinds: tuple[str, ...], compressed: tuple[bool, ...])
     sources = list(range(n))
     shared = keys.count("num_kv_shared_layers", at_most=MAX_LAYERS, minimum=0) or 0
     if shared >= n > 0 and shared:
-        keys.refuse("num_kv_shared_layers", f"fewer than the {n} layers")
+        keys.refuse(UNDECIDED, "num_kv_shared_layers", f"fewer than the {n} layers")
     for i in range(n - shared, n):
         before = [j for j in range(n - shared) if kinds[j] == kinds[i]]
         if not before:
             keys.refuse(
-                "num_kv_shared_layers", f"a layer that stores before each that shares; layer {i} has none"
+                UNDECIDED,
+                "num_kv_shared_layers",
+                f"a layer that stores before each that shares; layer {i} has none",
             )
         sources[i] = before[-1]
     _grouped(keys, sources)
@@ -44,18 +46,22 @@ def _grouped(keys: Keys, sources: list[int]) -> None:
     if not used:
         return
     if factor is None:
-        keys.refuse("cla_share_factor", "a whole number, as use_cla is true", found="missing")
+        keys.refuse(UNDECIDED, "cla_share_factor", "a whole number, as use_cla is true", found=MISSING)
     sources[:] = [i - i % factor for i in range(len(sources))]
 
 
 def _named(keys: Keys, sources: list[int]) -> None:
     named = keys.items("kv_source_layers", len(sources))
     for i, source in enumerate(named or []):
-        if type(source) is not int or not 0 <= source <= i or named is None or named[source] != source:
+        own = keys.checked(f"kv_source_layers[{i}]", source, len(sources) - 1, 0)
+        if own > i or named is None or named[own] != own:
             keys.refuse(
-                f"kv_source_layers[{i}]", "the layer itself, or one before it that stores", found=source
+                UNDECIDED,
+                f"kv_source_layers[{i}]",
+                "the layer itself, or one before it that stores",
+                found=source,
             )
-        sources[i] = source
+        sources[i] = own
 
 
 def _listed(keys: Keys, sources: list[int], compressed: tuple[bool, ...]) -> None:
@@ -66,9 +72,11 @@ def _listed(keys: Keys, sources: list[int], compressed: tuple[bool, ...]) -> Non
     for i in range(len(sources)):
         before = [j for j in listed if j <= i]
         if compressed[i] and not before:
-            keys.refuse("kv_source_layer_ids", f"a source at or before layer {i}, which is compressed")
+            keys.refuse(
+                UNDECIDED, "kv_source_layer_ids", f"a source at or before layer {i}, which is compressed"
+            )
         if i in listed and not compressed[i]:
-            keys.refuse("kv_source_layer_ids", f"layers that are compressed; layer {i} is not")
+            keys.refuse(UNDECIDED, "kv_source_layer_ids", f"layers that are compressed; layer {i} is not")
         if compressed[i]:
             sources[i] = before[-1]
 
@@ -84,18 +92,13 @@ def has_indexer(keys: Keys, num_layers: int) -> list[bool]:
     offset = keys.count("index_skip_topk_offset", at_most=MAX_LAYERS, minimum=0)
     words = {"full": True, "shared": False, "F": True, "S": False}
     if listed is not None:
-        return [_word(keys, f"indexer_types[{i}]", word, words) for i, word in enumerate(listed)]
+        return [words[keys.one_of(f"indexer_types[{i}]", word, words)] for i, word in enumerate(listed)]
     if pattern is not None:
         if not isinstance(pattern, str | list) or len(pattern) != num_layers:
-            keys.refuse("index_topk_pattern", f"{num_layers} letters F or S, one a layer")
-        return [_word(keys, f"index_topk_pattern[{i}]", word, words) for i, word in enumerate(pattern)]
+            rule = UNDECIDED if isinstance(pattern, str | list) else ABSURD
+            keys.refuse(rule, "index_topk_pattern", f"{num_layers} letters F or S, one a layer")
+        return [words[keys.one_of(f"index_topk_pattern[{i}]", word, words)] for i, word in enumerate(pattern)]
     if period > 1 and offset is None:
         offset = 2
         keys.warn("index_skip_topk_offset is absent: 2 is the default of the class")
     return [max(i - (offset or 2) + 1, 0) % period == 0 for i in range(num_layers)]
-
-
-def _word(keys: Keys, name: str, word: object, words: dict[str, bool]) -> bool:
-    if not isinstance(word, str) or word not in words:
-        keys.refuse(name, "full or shared", found=word)
-    return words[word]

@@ -12,12 +12,12 @@ Source: the papers named in `kvref.recurrent`; keys and shapes from transformers
 from collections.abc import Callable
 
 from kvref.arrays import DTYPES
-from kvref.planning.config_keys import MAX_HEADS, Keys
+from kvref.planning.config_keys import MAX_HEADS, MISSING, UNDECIDED, Keys
 from kvref.planning.entry_widths import Width, head_dim, q_heads
 from kvref.planning.groups import StateGroup
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")
-
+_GROUPS = ("n_groups", "mamba_n_groups", "mamba_ngroups", "mamba_num_groups")
 
 #: Keys of states, which say nothing where no layer has one.
 KEYS = (
@@ -59,7 +59,7 @@ def dtype_word(keys: Keys, *names: str) -> str | None:
         return None
     name = word.removeprefix("torch.")
     if name not in DTYPES or name not in _FLOATS:
-        keys.refuse(next(n for n in names if n in keys), f"one of {', '.join(_FLOATS)}")
+        keys.refuse(UNDECIDED, next(n for n in names if n in keys), f"one of {', '.join(_FLOATS)}")
     return name
 
 
@@ -100,10 +100,10 @@ def _mamba2(keys: Keys) -> StateGroup:
     heads = keys.needed(*names, at_most=MAX_HEADS)
     dim = _mamba2_head_dim(keys, heads)
     states = keys.needed("ssm_state_size", "mamba_d_state", "mamba_state_dim", "state_size")
-    groups = keys.needed("n_groups", "mamba_n_groups", "mamba_ngroups", "mamba_num_groups", at_most=MAX_HEADS)
+    groups = keys.needed(*_GROUPS, at_most=MAX_HEADS)
     columns = keys.needed("conv_kernel", "mamba_d_conv", at_most=4096) - 1
     if heads % groups:
-        keys.refuse("n_groups", f"a divisor of {heads} heads", found=groups)
+        keys.refuse(UNDECIDED, keys.spelling(groups, *_GROUPS), f"a divisor of {heads} heads", found=groups)
     keys.passed("expand", "mamba_expand", "mamba_intermediate")
     conv = (heads * dim + 2 * groups * states, columns)
     return _group(keys, "mamba2", (heads, dim, states), conv, groups, 2 * states)
@@ -123,14 +123,15 @@ def _mamba2_head_dim(keys: Keys, heads: int) -> int:
             inner = keys.needed("hidden_size") * keys.needed("mamba_expand", "expand", at_most=64)
         if inner % heads:
             keys.refuse(
+                UNDECIDED,
                 names[0],
                 f"a whole number, as {inner} channels are no multiple of {heads} heads",
-                found="missing",
+                found=MISSING,
             )
         return inner // heads
     dim = keys.checked(name, dim, 2**20)
     if inner is not None and inner != heads * dim:
-        keys.refuse("mamba_d_ssm", f"{heads} heads x {dim}", found=inner)
+        keys.refuse(UNDECIDED, "mamba_d_ssm", f"{heads} heads x {dim}{keys.by_class(*names)}", found=inner)
     return dim
 
 
@@ -147,7 +148,7 @@ def _gated_delta(keys: Keys) -> StateGroup:
     k_dim, v_dim = keys.needed("linear_key_head_dim"), keys.needed("linear_value_head_dim")
     columns = keys.needed("linear_conv_kernel_dim", at_most=4096) - 1
     if v_heads % k_heads:
-        keys.refuse("linear_num_value_heads", f"a multiple of {k_heads} key heads", found=v_heads)
+        keys.refuse(UNDECIDED, "linear_num_value_heads", f"a multiple of {k_heads} key heads", found=v_heads)
     channels = 2 * k_heads * k_dim + v_heads * v_dim
     return _group(keys, "gated_delta", (v_heads, k_dim, v_dim), (channels, columns))
 
@@ -174,7 +175,7 @@ def pass_kda(keys: Keys) -> None:
 def _lightning(keys: Keys) -> StateGroup:
     heads = q_heads(keys)
     if heads is None:
-        keys.refuse("num_attention_heads", "a whole number", found="missing")
+        keys.refuse(UNDECIDED, "num_attention_heads", "a whole number", found=MISSING)
     dim = head_dim(keys)
     return _group(keys, "lightning", (heads, dim, dim), ())
 
@@ -211,7 +212,12 @@ def _rwkv7(keys: Keys) -> StateGroup:
     hidden = keys.needed("hidden_size")
     dim = keys.needed("head_dim", "head_size", default=64)
     if hidden % dim:
-        keys.refuse("head_dim", f"a divisor of hidden_size = {hidden}", found=dim)
+        keys.refuse(
+            UNDECIDED,
+            keys.spelling(dim, "head_dim", "head_size"),
+            f"a divisor of hidden_size = {hidden}",
+            found=dim,
+        )
     keys.passed("num_heads", "value_dim", "attention_hidden_size")
     return _group(keys, "rwkv7", (hidden // dim, dim, dim), (hidden, 2))
 

@@ -41,6 +41,8 @@ def test_a_fault_fails_under_any_check_that_runs_its_program(fault: Exhibit) -> 
     for check in checks_of_others(shown.requirement, fault, host)[:2]:
         found = evaluate(check, shown.case, host, oracle)
         assert found.status == "fail"
+        assert found.made_for in ("", check.name)
+        assert (found.check == check.name) != bool(found.made_for)
         again = next(c for c in all_checks() if (c.requirement, c.name) == (found.requirement, found.check))
         assert evaluate(again, shown.case, host, oracle) == found
 

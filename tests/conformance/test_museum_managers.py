@@ -55,6 +55,16 @@ def test_a_search_finds_an_exhibit_and_makes_it_short(fault: Exhibit, tmp_path: 
     assert min(lengths) <= known + LONGER
 
 
+def test_a_long_text_is_shown_in_part_and_in_a_journal_as_a_whole() -> None:
+    """Of a config the lines of a report have both ends, and a replay has all of it."""
+    entry = Entry("size", {"config": "{" + 100 * "x" + "}", "num_tokens": 1}, {"bytes_per_token": 2})
+    assert len(str(entry)) < 120
+    assert str(entry).startswith("size(config='{xxx")
+    assert "… xxx" in str(entry)
+    assert str(entry).endswith("x}', num_tokens=1)")
+    assert lines_of([entry]) == ["size(config='{" + 100 * "x" + "}', num_tokens=1) -> bytes_per_token = 2"]
+
+
 class Newest:
     """Another allocator with a fault of the museum: the last freed is the first handed out again."""
 

@@ -58,7 +58,7 @@ def type_of(config: Config) -> Any:
         (
             "OpenELM-270M",
             {"num_query_heads": [12] * 16},
-            "layer 12: num_key_value_heads = 5, expected a divisor",
+            "layer 12: num_kv_heads = 5, expected a divisor",
         ),
         ("DeciLM-7B", {"num_key_value_heads_per_layer": [4] * 31 + [0]}, r"per_layer\[31\] = 0"),
         ("Falcon-Mamba-7B", {"intermediate_size": -1}, "intermediate_size = -1"),

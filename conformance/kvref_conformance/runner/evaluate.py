@@ -38,6 +38,8 @@ class Evidence:
     detail: dict[str, Any] = field(default_factory=dict)
     call: Call | None = field(default=None, repr=False, compare=False)
     answer: Answer | None = field(default=None, repr=False, compare=False)
+    made_for: str = field(default="", compare=False)
+    """The check that ran, where its program broke another requirement."""
     journal: tuple[Entry, ...] = field(default=(), repr=False, compare=False)
     """What was done to a manager and what it gave."""
 
@@ -53,6 +55,7 @@ class Evidence:
             "margin": self.margin,
             "unbounded": self.unbounded,
             "detail": self.detail,
+            "made_for": self.made_for,
         }
 
 
@@ -86,6 +89,7 @@ def _found(check: Check, case: Case, trial: Trial) -> Evidence:
             detail=violation.detail,
             call=None if result is None else result.call,
             answer=None if result is None else result.answer,
+            made_for="" if broken is check else check.name,
         )
     except Failed as failed:
         last, journal = trial.attempted, trial.journal

@@ -156,7 +156,7 @@ def program_lines(found: Evidence, claims: Claims, *, full: bool = False) -> tup
         line = f"{'>' if at == shown else ' '} {at:>3}  {step:<{width}}   {beside}".rstrip()
         lines += [line, *(f"          {more}" for more in lines_of_step(own) if full)]
     opened = ", ".join(f"{name} = {value}" for name, value in opening(found.case).items())
-    first = f"      {found.case.verb} with {opened}"
+    first = f"      {found.case.verb} with {opened}" if opened else f"      {found.case.verb}"
     ended = [f">      {found.detail['operation']}"] if "operation" in found.detail else []
     if isinstance(shown, int) and shown >= len(steps):
         ended = [">      at the end"]

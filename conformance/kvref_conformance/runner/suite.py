@@ -128,7 +128,7 @@ def conclude(
     examiner = Examiner(host, hello, oracle, settings.smallest, settings.finds, settings.replay_command)
     results = [_result(group, spec, rings, examiner) for group in _grouped(evidence, spec)]
     wanted = settings.areas or AREAS
-    asked = [(checks[item.check], item.case) for item in evidence]
+    asked = [(checks[item.made_for or item.check], item.case) for item in evidence]
     areas = tuple(
         _judged(area, hello.verbs, declared, oracle.claims, results, asked)
         for area in AREAS

@@ -99,7 +99,7 @@ def _scan(
     *,
     query_start_loc: Any,
     initial_state: Any,
-    scale: float,
+    scale: float | None = None,
 ) -> Any:
     out, final = torch.empty_like(v), initial_state.clone()
     for request, tokens in requests(query_start_loc):

@@ -22,7 +22,7 @@ OPSET = 27
 Run = Callable[..., tuple[Any, Any]]
 
 
-def linear_attention_model(domain: str, dtype: str, num_heads: int, scale: float) -> Any:
+def linear_attention_model(domain: str, dtype: str, num_heads: int, scale: float | None) -> Any:
     """Return LinearAttention under the gated delta rule."""
     attributes = {"q_num_heads": num_heads, "kv_num_heads": num_heads, "scale": scale}
     names = ("query", "key", "value", "past_state", "decay", "beta")
@@ -58,7 +58,7 @@ def delta(
     *,
     query_start_loc: Any,
     initial_state: Any,
-    scale: float,
+    scale: float | None = None,
 ) -> Any:
     """Scan each request; `g` may have an axis of channels."""
     out, final = np.empty_like(v), initial_state.copy()
@@ -78,7 +78,7 @@ def delta_update(
     state: Any,
     *,
     state_indices: Any,
-    scale: float,
+    scale: float | None = None,
 ) -> Any:
     """Advance gathered states by one token."""
     rows = [x[:, None] for x in (q, k, v, g, beta)]
@@ -121,7 +121,7 @@ def conv_update(
     return out[:, :, 0]
 
 
-def _attend(run: Run, rows: list[Any], state: Any, scale: float) -> Any:
+def _attend(run: Run, rows: list[Any], state: Any, scale: float | None) -> Any:
     """Call LinearAttention on q, k, v, g and beta, each [requests, tokens, heads, …]."""
     q, k, v, g, beta = rows
     batch, length, num_heads, _ = v.shape

@@ -100,7 +100,7 @@ def _delta(
     *,
     query_start_loc: Any,
     initial_state: Any,
-    scale: float,
+    scale: float | None = None,
     qk_l2norm: bool = False,
 ) -> Any:
     inputs = {
@@ -116,7 +116,7 @@ def _delta(
     return _run(_gated_delta_net, (q.dtype.name, g.dtype.name, scale, qk_l2norm), inputs)
 
 
-def _gated_delta_net(domain: str, dtype: str, gates: str, scale: float, qk_l2norm: bool) -> Any:
+def _gated_delta_net(domain: str, dtype: str, gates: str, scale: float | None, qk_l2norm: bool) -> Any:
     inputs = (
         *((name, dtype) for name in ("query", "key", "value")),
         ("cu_seqlens", "int32"),
