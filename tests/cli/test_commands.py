@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from kvref.cli import main
 from kvref.formats.format import FORMATS
-from kvref.formats.records import RECORDS
+from kvref.formats.records import NUMBERS, RECORDS
 from kvref_conformance.choices import CHOICES, Choice
 from kvref_conformance.museum import all_exhibits
 from kvref_conformance.requirements import load_requirements, spec_version
@@ -108,7 +108,7 @@ def test_show_footprint_has_the_known_ratios() -> None:
     golden = json.loads((Path(__file__).parents[1] / "data" / "golden_formats.json").read_text())
     data = json.loads(kvref("show", "footprint", "--json").stdout)
     rows = {row["name"]: row for row in data["formats"]}
-    assert rows.keys() == {"bfloat16", *FORMATS}
+    assert rows.keys() == {*NUMBERS, *FORMATS}
     assert rows["fp8_e4m3"]["over_bf16"] == golden["fp8_over_bf16"]
     assert rows["nvfp4"]["over_fp8"] == golden["nvfp4_over_fp8"]
     assert rows["mxfp4"]["over_fp8"] == golden["mxfp4_over_fp8"]
@@ -123,6 +123,14 @@ def test_show_footprint_has_the_known_ratios() -> None:
     shown = kvref("show", "footprint").output
     assert "0.53125" in shown
     assert all(name in shown for name in [*FORMATS, *RECORDS])
+
+
+def test_show_footprint_lists_what_size_takes() -> None:
+    """Every name that an error of `--format` offers, float32 and float16 among them, and no other."""
+    offered = kvref("size", "kimi-k3", "--format", "fp9").output.split("expected one of ")[1]
+    data = json.loads(kvref("show", "footprint", "--json").stdout)
+    names = [row["name"] for row in (*data["formats"], *data["records"])]
+    assert names == "".join(offered.split("\n")).split(", ")
 
 
 def test_smoke_says_the_harness_works() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,16 @@ def test_numbers_are_spelled_so_that_they_can_be_read() -> None:
     assert (counted(27_648), counted(170.667)) == ("27,648", "170.67")
     assert layers_spelled(list(range(0, 60, 2))) == "30: 0, 2, …, 58"
     assert layers_spelled([]) == "0: "
+
+
+@pytest.mark.parametrize("words", [["Qwen3.5-27B"], ["gpt-oss-20b"], ["kimi-k3"], ["--compare"]])
+def test_columns_are_as_wide_as_their_widest_cells(words: list[str]) -> None:
+    """`state gated_delta` is wider than most: numbers of one column end in one place in all lines."""
+    head, *rows = kvref(*words).output.splitlines()[2:]
+    rows = [row for row in rows[: rows.index("")] if not row.startswith("layers that draft")]
+    end = head.index("in all") + len("in all")
+    assert all(re.fullmatch(r".*[0-9] [KMGT]?i?B", row[:end]) for row in rows)
+    assert all(row[end : end + 2] == "  " != row[end + 2 : end + 4] for row in rows)
 
 
 def test_a_name_is_found_whatever_its_case() -> None:
