@@ -52,7 +52,7 @@ def running_states_are_private(trial: Trial) -> None:
         snapshots(
             "admit 1 1 b; admit 2 2 b; commit 1; commit 2; finish 1; finish 2; serve 3 3 2b", num_states=3
         ),
-        snapshots("crowd 1 300 1 b; serve 301 2 2b; admit 302 2 2b+1", num_blocks=600, num_states=900),
+        snapshots("crowd 1 135 1 b; serve 301 2 2b; admit 302 2 2b+1", num_blocks=280, num_states=400),
     ),
 )
 def states_come_back(trial: Trial) -> None:
