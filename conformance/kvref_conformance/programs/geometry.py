@@ -93,42 +93,36 @@ class Geometry:
         return self._judge(step, what, given, model.sizes(num_tokens, element_bytes), rules)
 
     def _ranks(self, model: Model, step: Step, ranks: int, num_tokens: int, element_bytes: int) -> bool:
-        share = model.share(ranks) if 0 < ranks <= MAX_RANKS else None
-        fine = 0 < num_tokens <= MAX_TOKENS and element_bytes in ELEMENT_BYTES
-        if share is None or not fine or "tensor_parallel" not in self.features:
-            return False
-        given = attempt(
-            self.session,
-            "size",
-            config=_text(model),
-            num_tokens=num_tokens,
-            element_bytes=element_bytes,
-            tensor_parallel=ranks,
-        )
-        due = share.sizes(num_tokens, element_bytes)
-        what = f"{num_tokens} tokens on one of {ranks} ranks"
-        return self._judge(step, what, given, due, dict.fromkeys(due, "KV-SIZE-014"))
+        return self._shared(model, step, (ranks, 1), num_tokens, element_bytes, {}, "KV-SIZE-014")
 
     def _grouped(
         self, model: Model, step: Step, ranks: int, groups: int, num_tokens: int, element_bytes: int
     ) -> bool:
+        given = {"dp_attention": groups}
+        return self._shared(model, step, (ranks, groups), num_tokens, element_bytes, given, "KV-SIZE-018")
+
+    def _shared(
+        self,
+        model: Model,
+        step: Step,
+        where: tuple[int, int],
+        num_tokens: int,
+        element_bytes: int,
+        more: dict[str, Any],
+        rule: str,
+    ) -> bool:
+        """Ask what one of several ranks keeps; `where` is how many there are, and in how many groups."""
+        ranks, groups = where
         whole = 0 < ranks <= MAX_RANKS and 0 < groups <= ranks and ranks % groups == 0
         share = model.share(ranks // groups) if whole else None
         fine = 0 < num_tokens <= MAX_TOKENS and element_bytes in ELEMENT_BYTES
-        if share is None or not fine or not {"tensor_parallel", "dp_attention"} <= set(self.features):
+        if share is None or not fine or not {"tensor_parallel", *more} <= set(self.features):
             return False
-        given = attempt(
-            self.session,
-            "size",
-            config=_text(model),
-            num_tokens=num_tokens,
-            element_bytes=element_bytes,
-            tensor_parallel=ranks,
-            dp_attention=groups,
-        )
+        asked = {"config": _text(model), "num_tokens": num_tokens, "element_bytes": element_bytes}
+        given = attempt(self.session, "size", **asked, tensor_parallel=ranks, **more)
         due = share.sizes(num_tokens, element_bytes)
-        what = f"{num_tokens} tokens on one of {ranks} ranks in {groups} groups"
-        return self._judge(step, what, given, due, dict.fromkeys(due, "KV-SIZE-018"))
+        what = f"{num_tokens} tokens on one of {ranks} ranks" + (f" in {groups} groups" if more else "")
+        return self._judge(step, what, given, due, dict.fromkeys(due, rule))
 
     def _stage(
         self, model: Model, step: Step, first: int, count: int, num_tokens: int, element_bytes: int
