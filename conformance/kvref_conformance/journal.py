@@ -124,7 +124,7 @@ def lines_of(journal: Iterable[Entry]) -> list[str]:
     return lines
 
 
-def _short(value: Value, characters: int = CHARACTERS) -> str:
+def _short(value: Value, characters: int) -> str:
     """Spell a value; of a long list its first entries and how many there are, of a text its beginning."""
     if isinstance(value, list) and len(value) > SHOWN:
         first = ", ".join(map(repr, value[:SHOWN]))

@@ -29,12 +29,7 @@ def expect_unbroken(trial: Trial, requirement: str) -> None:
     What else it breaches counts as well, as a failure of what is breached.
     Raises: Violation with the first breach; Failed if the subject is gone.
     """
-    runs = _runs(trial, str(trial.case.option(PROGRAM)))
-    breaches = [(breach, number) for number, ran in enumerate(runs, 1) for breach in ran.breaches]
-    own = [(breach, number) for breach, number in breaches if breach.requirement == requirement]
-    for found, number in own + _in_force(trial, breaches):
-        which = f"manager {number} of {len(runs)} that are open at once, " if len(runs) > 1 else ""
-        raise _violation(trial.case, found, which)
+    _raise_first(trial, requirement, _runs(trial, str(trial.case.option(PROGRAM))))
 
 
 def expect_harmless(trial: Trial, requirement: str, odd: Collection[str]) -> None:
@@ -43,19 +38,27 @@ def expect_harmless(trial: Trial, requirement: str, odd: Collection[str]) -> Non
     What is breached later, and is not if the odd steps are left out, was their doing. Raises: as above.
     """
     text = str(trial.case.option(PROGRAM))
-    breaches = [breach for ran in _runs(trial, text) for breach in ran.breaches]
-    found = next((breach for breach in breaches if breach.requirement == requirement), None)
-    if breaches and found is None:
+    runs = _runs(trial, text)
+    breaches = [breach for ran in runs for breach in ran.breaches]
+    if breaches and not any(breach.requirement == requirement for breach in breaches):
         without = written(step for step in parse(text) if step.name not in odd)
         if not any(ran.breaches for ran in _runs(trial, without)):
-            found = replace(breaches[0], requirement=requirement)
-    for breach, _ in [(found, 1)] if found else _in_force(trial, [(breach, 1) for breach in breaches]):
-        raise _violation(trial.case, breach)
+            raise _violation(trial.case, replace(breaches[0], requirement=requirement))
+    _raise_first(trial, requirement, runs)
 
 
-def _in_force(trial: Trial, breaches: list[tuple[Breach, int]]) -> list[tuple[Breach, int]]:
-    """Return the breaches of what the subject must hold: not of a feature that it does not claim."""
-    return [found for found in breaches if trial.is_in_force(found[0].requirement)]
+def _raise_first(trial: Trial, requirement: str, runs: list[Run]) -> None:
+    """Raise the first breach of a requirement, or of another that the subject is held to.
+
+    Raises: Violation.
+    """
+    breaches = [(breach, number) for number, ran in enumerate(runs, 1) for breach in ran.breaches]
+    own = (found for found in breaches if found[0].requirement == requirement)
+    others = (found for found in breaches if trial.is_in_force(found[0].requirement))
+    first = next(own, None) or next(others, None)
+    if first is not None:
+        which = f"manager {first[1]} of {len(runs)} that are open at once, " if len(runs) > 1 else ""
+        raise _violation(trial.case, first[0], which)
 
 
 def _runs(trial: Trial, text: str) -> list[Run]:

@@ -54,7 +54,10 @@ def judge_refusal(cache: "WatchedSnapshots", said: str, answer: Failed, blocks: 
     free = cache.capacity - len(cache.held_blocks(most=True))
     free_states = cache.free_states() - UNNAMED * cache.several
     if cache.shared:
-        free, free_states = free - cache.count_held_states()[0] - 3 * (1 + len(cache.live)) - states, states
+        free, free_states = (
+            free - cache.count_held_states()[0] - UNNAMED * (1 + len(cache.live)) - states,
+            states,
+        )
     waits = cache.eager and any(one.step is not None for one in cache.live.values())
     if blocks <= free and states <= free_states and not waits:
         also = ["KV-SNAP-020"] if cache.cells.epoch else []
