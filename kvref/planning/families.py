@@ -76,14 +76,10 @@ FAMILIES = (
             "llama llama_text arcee apertus apertus_text seed_oss smollm glm glm4 glm4_moe glm4v glm4v_text "
             "glm4v_moe glm4v_moe_text glm46v nemotron granite granitemoe granitemoeshared olmo olmo2 olmoe "
             "flex_olmo cohere internlm2 internlm3 minicpm minicpm_v yi exaone stablelm jais2 helium "
-            "stablelm_epoch bitnet "
-            "minimax_m2 qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text hyperclovax persimmon fuyu "
-            "solar "
-            "aria_text deepseek solar_open sarvam_moe bailing_moe bailing_moe_v2 "
-            "phi "
-            "diffllama nanochat gemma gemma_text paligemma orion xverse skywork aquila mimo arctic grok-1 "
-            "molmo "
-            "jetmoe step3_text step3 laguna hy_v3 iquestcoder"
+            "stablelm_epoch bitnet minimax_m2 qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text "
+            "hyperclovax persimmon fuyu solar aria_text deepseek solar_open sarvam_moe bailing_moe "
+            "bailing_moe_v2 phi diffllama nanochat gemma gemma_text paligemma orion xverse skywork aquila "
+            "mimo arctic grok-1 molmo jetmoe step3_text step3 laguna hy_v3 iquestcoder"
         )
     ),
     Family(("minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3"), unused=("index_head_dim",)),
@@ -103,8 +99,7 @@ FAMILIES = (
     Family(
         _names(
             "gpt2 gptj gpt_neox gpt_neox_japanese codegen bloom opt mpt xglm biogpt gpt-sw3 jais openai-gpt "
-            "ctrl qwen "
-            "baichuan internlm gpt_bigcode falcon RefinedWeb RefinedWebModel chatglm"
+            "ctrl qwen baichuan internlm gpt_bigcode falcon RefinedWeb RefinedWebModel chatglm"
         ),
         many_heads=True,
     ),
@@ -116,9 +111,7 @@ FAMILIES = (
     Family(
         _names(
             "qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen3 qwen3_moe "
-            "qwen2_5_omni_text "
-            "minicpmv "
-            "qwen3_omni_moe_text qwen2_audio qwen2_5_omni_thinker"
+            "qwen2_5_omni_text minicpmv qwen3_omni_moe_text qwen2_audio qwen2_5_omni_thinker"
         ),
         rule="upper",
     ),
@@ -136,8 +129,7 @@ FAMILIES = (
     Family(
         _names(
             "deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 kimi_k25 glm_moe_dsa mistral4 mistral4_text "
-            "minicpm3 "
-            "glm4_moe_lite pangu_ultra_moe axk1 youtu sarvam_mla"
+            "minicpm3 glm4_moe_lite pangu_ultra_moe axk1 youtu sarvam_mla"
         ),
         latent=True,
     ),
