@@ -18,6 +18,19 @@ def judged(subject: Any, level: Any = "quick") -> list[Evidence]:
     return [evaluate(check, case, host, oracle) for check, case in plan(offered, subject.claims, level)]
 
 
+def levels_ask(subject: Any, managers: tuple[str, ...] = MANAGERS) -> list[set[str]]:
+    """Return the requirements that each level asks of managers, the smallest first.
+
+    Each level holds the one before: what passes the largest passes all.
+    """
+    verbs = InProcessHost(subject).hello().verbs
+    offered = tuple(name for name in verbs if name.partition(".")[0] in managers)
+    plans = [plan(offered, subject.claims, level) for level in ("quick", "full", "exhaustive")]
+    cases = [{(check.name, repr(case)) for check, case in planned} for planned in plans]
+    assert cases[0] <= cases[1] <= cases[2]
+    return [{check.requirement for check, _ in planned} for planned in plans]
+
+
 def failed(subject: Any) -> list[tuple[str, str]]:
     """Return what failed, and how."""
     return [(found.requirement, found.message) for found in judged(subject) if found.status == "fail"]

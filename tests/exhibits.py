@@ -13,6 +13,8 @@ from kvref_conformance.programs.drawn import draw_case
 from kvref_conformance.programs.running import run
 from kvref_conformance.programs.shrinking import steps_of
 
+#: Exhibits of managers that no case of the matrix tells from others; a report does, by the smallest input.
+TOLD_BY_A_REPORT = {"NullBlockHandedOut", "SentinelFreed", "KeysOfAnotherSeed"}
 #: Operations that a search may take, and steps of a drawn program.
 OPERATIONS, LENGTHS = 200_000, (5, 10, 20, 40, 80)
 

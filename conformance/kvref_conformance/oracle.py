@@ -6,6 +6,7 @@ choices turn the canonical answer into the one it has promised. Nothing here has
 Realises: KV-CONF-004 named-choices.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -21,6 +22,9 @@ from kvref.attention.merge import State
 from kvref_conformance.claims import Claims
 from kvref_conformance.code_problems import code_bound
 from kvref_conformance.problems import Problem
+from kvref_conformance.remembered import Remembered
+from kvref_conformance.scan_oracle import ExpectedScan, exactly, within
+from kvref_conformance.scan_problems import ScanProblem
 
 
 @dataclass(frozen=True)
@@ -37,17 +41,26 @@ class Expected:
 
 @dataclass
 class Oracle:
-    """Answers problems under one subject's claims, each problem once."""
+    """Answers problems under one subject's claims, and keeps the answers for when they are asked again."""
 
     claims: Claims
-    _known: dict[bytes, Expected] = field(default_factory=dict, repr=False)
+    _known: Remembered[Expected] = field(default_factory=Remembered, repr=False)
+    _scans: Remembered[ExpectedScan] = field(default_factory=Remembered, repr=False)
 
     def attention(self, problem: Problem) -> Expected:
         """Return the expected answer to a problem."""
         key = _digest(problem, self.claims)
-        if key not in self._known:
-            self._known[key] = _solve(problem, self.claims)
-        return self._known[key]
+        return self._known.answer(key, lambda: _solve(problem, self.claims))
+
+    def scan(self, problem: ScanProblem, *, bounded: bool = True) -> ExpectedScan:
+        """Return the answer to a recurrent problem in which nothing rounds but the output, as `exactly`."""
+        key = _digest_of_scan(problem, self.claims, f"exactly {bounded}")
+        return self._scans.answer(key, lambda: exactly(problem, self.claims, bounded=bounded))
+
+    def scan_within(self, problem: ScanProblem) -> ExpectedScan:
+        """Return the answer to any recurrent problem, and the bound around it."""
+        key = _digest_of_scan(problem, self.claims, "within")
+        return self._scans.answer(key, lambda: within(problem, self.claims))
 
 
 def with_choices(problem: Problem, claims: Claims) -> Problem:
@@ -127,15 +140,24 @@ def _spell_lse(state: State, bound: Bound, problem: Problem, claims: Claims) -> 
 
 
 def _digest(problem: Problem, claims: Claims) -> bytes:
-    state = blake2b(b"" if problem.codes is None else problem.codes.format.encode(), digest_size=16)
-    arrays = [problem.q, problem.k, problem.v, problem.seq_lens, problem.query_lens]
-    for name in sorted(problem.variant):
-        value = problem.variant[name]
-        state.update(name.encode())
-        if value is not None:
-            arrays.append(np.asarray(value))
-    for array in arrays:
-        state.update(f"{array.shape}{array.dtype}".encode())
-        state.update(np.ascontiguousarray(array).view(np.uint8).tobytes() if array.ndim else array.tobytes())
-    state.update(repr((sorted(claims.choices.items()), claims.arithmetic)).encode())
+    code = "" if problem.codes is None else problem.codes.format
+    arrays = {"q": problem.q, "k": problem.k, "v": problem.v}
+    arrays |= {"seq_lens": problem.seq_lens, "query_lens": problem.query_lens}
+    given = {name: np.asarray(value) for name, value in problem.variant.items() if value is not None}
+    said = repr((code, sorted(problem.variant), sorted(claims.choices.items()), claims.arithmetic))
+    return _digest_of_arrays(said, arrays | given)
+
+
+def _digest_of_scan(problem: ScanProblem, claims: Claims, rule: str) -> bytes:
+    said = repr((rule, problem.verb, problem.dtype, sorted(problem.params.items()), claims.scan_arithmetic))
+    arrays = {**problem.inputs, "lens": problem.lens, "initial": problem.initial}
+    return _digest_of_arrays(said, arrays)
+
+
+def _digest_of_arrays(said: str, arrays: Mapping[str, Array]) -> bytes:
+    state = blake2b(said.encode(), digest_size=16)
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        state.update(f"{name}{array.shape}{array.dtype}".encode())
+        state.update(array.tobytes())
     return state.digest()

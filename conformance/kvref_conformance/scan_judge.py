@@ -13,7 +13,7 @@ from kvref.arrays import Array
 from kvref.attention.bounds import exceeds
 from kvref.attention.bounds.compare import worst
 from kvref_conformance.scan_cases import is_update
-from kvref_conformance.scan_oracle import ExpectedScan, exactly, within
+from kvref_conformance.scan_oracle import ExpectedScan
 from kvref_conformance.scan_problems import (
     Pool,
     ScanProblem,
@@ -56,7 +56,7 @@ def hold(
 
     `expected` are these, where they are known. Raises: Violation, Failed.
     """
-    hold_as(trial, problem, expected or exactly(problem, trial.claims, bounded=out), out=out, state=state)
+    hold_as(trial, problem, expected or trial.oracle.scan(problem, bounded=out), out=out, state=state)
 
 
 def hold_within(trial: Trial, problem: ScanProblem) -> None:
@@ -64,7 +64,7 @@ def hold_within(trial: Trial, problem: ScanProblem) -> None:
 
     Raises: Violation, Failed.
     """
-    hold_as(trial, problem, within(problem, trial.claims))
+    hold_as(trial, problem, trial.oracle.scan_within(problem))
 
 
 def answers_within(trial: Trial, problem: ScanProblem) -> bool:
@@ -72,7 +72,7 @@ def answers_within(trial: Trial, problem: ScanProblem) -> bool:
 
     Raises: Failed if it gives no answer.
     """
-    result, right = ask(trial, problem), within(problem, trial.claims)
+    result, right = ask(trial, problem), trial.oracle.scan_within(problem)
     return _is_within(result.out, final_of(result.answer, problem, trial.claims), right)
 
 
@@ -122,7 +122,7 @@ class Before:
 
         Raises: Failed if there is none.
         """
-        result, right = ask(trial, problem), exactly(problem, trial.claims)
+        result, right = ask(trial, problem), trial.oracle.scan(problem)
         state = final_of(result.answer, problem, trial.claims)
         answer = ExpectedScan(result.out, state, 2 * right.out_bound, 2 * right.state_bound)
         return Before(problem, result, answer, right)

@@ -1,21 +1,24 @@
-"""The kill matrix of a build: which checks every exhibit failed, found by running the suite on it.
+"""The kill matrix: which checks every exhibit failed, kept beside the page that shows it.
 
-The run takes half a minute. What it found is kept in `docs/_generated` under a digest of the code it rests
-on, so that a build after an edit of the text does not run it again.
+To run every check on every exhibit takes minutes. So what was found is a file of the page, a line an exhibit,
+which this module writes, the cores sharing the work, and to which the tests of the museum hold every exhibit:
+
+    python docs/_ext/kvref_kills.py
 """
 
-import hashlib
 import json
-import os
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-from kvref_evidence import ROOT
-
 from kvref_conformance.museum import all_exhibits
+from kvref_conformance.museum.exhibit import Exhibit
 from kvref_conformance.museum.kill_matrix import kill_matrix
+from kvref_conformance.oracle import Oracle
+from kvref_conformance.subjects.tiled import Tiled
+
+KEPT = Path(__file__).parents[1] / "evidence" / "kills.json"
 
 
 @dataclass(frozen=True)
@@ -27,40 +30,41 @@ class Row:
     """Those that its fault breaks."""
     others: tuple[str, ...]
     """Those that it may break as well."""
-    escaped: tuple[str, ...]
-    """Those that its fault breaks and the suite passed; none, as the tests of the museum hold."""
 
 
 @cache
 def kills() -> tuple[Row, ...]:
     """Return what the suite found about each exhibit, under the quick cases."""
-    kept = ROOT / "docs" / "_generated" / f"kills-{_digest()}.json"
-    if not kept.is_file():
-        kept.parent.mkdir(exist_ok=True)
-        part = kept.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps([asdict(row) for row in _run()]), encoding="utf-8")
-        os.replace(part, kept)
-    rows = json.loads(kept.read_text(encoding="utf-8"))
-    return tuple(Row(row.pop("exhibit"), **{name: tuple(ids) for name, ids in row.items()}) for row in rows)
-
-
-def _run() -> list[Row]:
-    exhibits = {exhibit.name: exhibit for exhibit in all_exhibits()}
-    return [
+    found = json.loads(KEPT.read_text(encoding="utf-8"))
+    return tuple(
         Row(
-            name,
-            tuple(r for r in exhibits[name].breaks if r in found.failing),
-            tuple(r for r in found.failing if r not in exhibits[name].breaks),
-            tuple(r for r in exhibits[name].breaks if r not in found.failing),
+            exhibit.name,
+            tuple(r for r in exhibit.breaks if r in found[exhibit.name]),
+            tuple(r for r in found[exhibit.name] if r not in exhibit.breaks),
         )
-        for name, found in kill_matrix(exhibits.values()).items()
-    ]
+        for exhibit in all_exhibits()
+    )
 
 
-def _digest() -> str:
-    """Return a name for the code and the NumPy that a run rests on."""
-    seen = hashlib.sha256(np.__version__.encode())
-    folders = (ROOT / "kvref", ROOT / "conformance" / "kvref_conformance")
-    for path in sorted(path for folder in folders for path in Path(folder).rglob("*.py")):
-        seen.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
-    return seen.hexdigest()[:16]
+def write() -> None:
+    """Run the suite on every exhibit, and keep which requirements fail."""
+    names = [exhibit.name for exhibit in all_exhibits()]
+    with ProcessPoolExecutor() as processes:
+        failing = processes.map(_failing, names, chunksize=4)
+        lines = (f"{json.dumps(name)}: {json.dumps(ids)}" for name, ids in zip(names, failing, strict=True))
+        KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def _failing(name: str) -> list[str]:
+    exhibits, known = _ground()
+    return list(kill_matrix([exhibits[name]], known=known)[name].failing)
+
+
+@cache
+def _ground() -> tuple[dict[str, Exhibit], Oracle]:
+    """Return the exhibits by name, and what one process keeps of right answers."""
+    return {exhibit.name: exhibit for exhibit in all_exhibits()}, Oracle(Tiled.claims)
+
+
+if __name__ == "__main__":
+    write()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exhibits import TOLD_BY_A_REPORT
 
 from kvref.errors import OutOfBlocksError
 from kvref_conformance.cases import Case
@@ -23,13 +24,15 @@ from kvref_conformance.runner.suite import Settings, run_suite
 from kvref_conformance.subjects.lists.allocator import ListAllocator
 
 EXHIBITS = [e for e in all_exhibits() if set(e.verbs) & set(MANAGERS)]
+#: Those of which a report is made: some, for `test_museum` diagnoses the others as well.
+REPORTED = [e for i, e in enumerate(EXHIBITS) if i % 10 == 0 or e.name in TOLD_BY_A_REPORT]
 #: Some of those that a program shows; that each of them is found, the tests beside the museum see to.
 SHOWN = [e for e in EXHIBITS if e.program][::16]
 #: Operations in which a search has to find a fault, and by how many steps a find may be longer than known.
 WITHIN, LONGER = 200_000, 2
 
 
-@pytest.mark.parametrize("fault", EXHIBITS, ids=lambda e: str(e.name))
+@pytest.mark.parametrize("fault", REPORTED, ids=lambda e: str(e.name))
 def test_a_report_on_an_exhibit_names_it(fault: Exhibit) -> None:
     """Of the failures at least one says the fault in its own words."""
     made = run_suite(InProcessHost(fault.subject), settings=Settings(areas=fault.verbs))

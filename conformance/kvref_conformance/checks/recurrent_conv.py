@@ -11,7 +11,6 @@ from kvref_conformance.probes.scans import coded
 from kvref_conformance.problems import cast
 from kvref_conformance.scan_cases import relen, scan_cases
 from kvref_conformance.scan_judge import ask_update, expect_out, expect_state, hold, states_left
-from kvref_conformance.scan_oracle import exactly
 from kvref_conformance.scan_problems import Pool, ScanProblem
 from kvref_conformance.trial import Trial
 
@@ -67,7 +66,7 @@ def updates_shift_the_window_by_one(trial: Trial) -> None:
     """As many tokens as the window has inputs, one call each: its columns move on, and outputs follow."""
     for token, problem in enumerate(_one_by_one(trial)):
         update, result = ask_update(trial, problem, Pool(seed=token))
-        expected, what = exactly(problem, trial.claims), f"after {token + 1} updates, "
+        expected, what = trial.oracle.scan(problem), f"after {token + 1} updates, "
         left = states_left(trial, problem, update, result)
         expect_state(trial, result, left, expected, what)
         expect_out(trial, problem, result, result.out[update.rows], expected, what)
@@ -81,7 +80,7 @@ def _one_by_one(trial: Trial) -> Iterator[ScanProblem]:
     for _ in range(width):
         problem, whole = whole.cut([1] * requests)
         yield problem
-        whole = whole.but(initial=exactly(problem, trial.claims).state)
+        whole = whole.but(initial=trial.oracle.scan(problem).state)
 
 
 def _activated(problem: ScanProblem, trial: Trial) -> ScanProblem:

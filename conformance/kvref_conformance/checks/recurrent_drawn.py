@@ -8,7 +8,6 @@ from kvref_conformance.checks.check import check
 from kvref_conformance.claims import Claims
 from kvref_conformance.probes.scans_drawn import drawn_pool, drawn_scan, drawn_scans
 from kvref_conformance.scan_judge import hold_as
-from kvref_conformance.scan_oracle import exactly, within
 from kvref_conformance.trial import Trial
 from kvref_conformance.verbs_of_scans import UPDATES
 
@@ -24,5 +23,5 @@ def _drawn(claims: Claims, verb: str, level: Level) -> list[Case]:
 def any_claimed_scan_is_the_recurrence(trial: Trial) -> None:
     """All that may be drawn at once: outputs and states are those of the recurrence."""
     problem = drawn_scan(trial.case, trial.claims)
-    answer = exactly if trial.case.option("exact") else within
-    hold_as(trial, problem, answer(problem, trial.claims), pool=drawn_pool(trial.case, trial.claims))
+    answer = trial.oracle.scan if trial.case.option("exact") else trial.oracle.scan_within
+    hold_as(trial, problem, answer(problem), pool=drawn_pool(trial.case, trial.claims))

@@ -25,7 +25,7 @@ from kvref_conformance.scan_judge import (
     hold_within,
     states_left,
 )
-from kvref_conformance.scan_oracle import exactly, solved, within
+from kvref_conformance.scan_oracle import solved
 from kvref_conformance.scan_problems import Pool, ScanProblem, Update, final_of, read_states
 from kvref_conformance.trial import Result, Trial, bits
 from kvref_conformance.verbs_of_scans import UPDATES
@@ -80,7 +80,7 @@ def _in_turn(claims: Claims, verb: str, level: Level) -> list[Case]:
 def fresh_requests_start_from_zeros(trial: Trial) -> None:
     """Requests without an initial state are passed NaN in its place, then another's loud numbers."""
     problem = coded(trial.case, trial.claims)
-    expected = exactly(problem, trial.claims)
+    expected = trial.oracle.scan(problem)
     for poison in (np.nan, LOUD):
         result = ask(trial, problem, flags=True, poison=poison)
         expect_out(trial, problem, result, result.out, expected)
@@ -118,7 +118,7 @@ def parts_go_on_from_the_state_they_are_given(trial: Trial) -> None:
 def padding_rows_change_nothing(trial: Trial) -> None:
     """Rows of negative indices before, between and behind the others; every slot is somebody's."""
     problem = coded(trial.case, trial.claims)
-    expected, count = exactly(problem, trial.claims), len(problem.lens)
+    expected, count = trial.oracle.scan(problem), len(problem.lens)
     where = Pool(seed=trial.case.seed, spare=0, padding=(0, count // 2, count, count))
     any_negative = trial.claims.choice("state-padding") == "any_negative"
     for pool in (
@@ -171,7 +171,7 @@ def empty_requests_keep_their_state(trial: Trial) -> None:
 def only_named_slots_are_written(trial: Trial) -> None:
     """States scattered over a pool, NaN in every other slot, then numbers: all of these keep their bits."""
     problem = coded(trial.case, trial.claims)
-    expected = exactly(problem, trial.claims)
+    expected = trial.oracle.scan(problem)
     layer = int(np.prod(problem.initial.shape[1:]))  # the pool is one of two layers
     gaps = (0, layer if trial.case.seed % 2 else GAP) if "strided" in trial.claims.features else (0,)
     for poison, gap in ((poison, gap) for gap in gaps for poison in (np.nan, LOUD, TENTH)):
@@ -186,7 +186,7 @@ def updates_are_a_scan(trial: Trial) -> None:
     """Several tokens of each request, one call each: outputs and states are those of a scan."""
     problem = coded(trial.case, trial.claims)
     for token, one in enumerate(_tokens(problem)):
-        expected, what = exactly(one, trial.claims), f"update {token}, "
+        expected, what = trial.oracle.scan(one), f"update {token}, "
         update, result = ask_update(trial, one, Pool(seed=token))
         expect_out(trial, one, result, result.out[update.rows], expected, what)
         expect_state(trial, result, states_left(trial, one, update, result), expected, what)
@@ -199,7 +199,7 @@ def updates_go_on_from_the_state_they_left(trial: Trial) -> None:
     for _ in range(STEPS_IN_A_ROW // 2):
         one, rest = rest.cut([1] * len(rest.lens))
         update, result = ask_update(trial, one)
-        expected = within(one, trial.claims)
+        expected = trial.oracle.scan_within(one)
         expect_out(trial, one, result, result.out[update.rows], expected)
         left = read_states(result.answer.outputs["state"][update.slots], one, trial.claims)
         expect_state(trial, result, left, expected)

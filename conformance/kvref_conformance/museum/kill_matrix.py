@@ -1,7 +1,7 @@
 """Which checks each exhibit fails: the suite judged by faults it must see.
 
-Every exhibit runs in this process, and all share one memory of right answers, so the whole matrix takes
-seconds.
+Every exhibit runs in this process, and all share one memory of right answers; the whole matrix still takes
+minutes.
 """
 
 from collections.abc import Iterable

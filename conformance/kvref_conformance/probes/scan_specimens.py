@@ -16,7 +16,6 @@ from kvref_conformance.contracts import Call
 from kvref_conformance.probes.gates import gate
 from kvref_conformance.probes.scans_random import random_scan
 from kvref_conformance.scan_cases import is_update, widths_of
-from kvref_conformance.scan_oracle import within
 from kvref_conformance.scan_problems import Pool, ScanProblem, laid, present_scan, present_update, read_states
 from kvref_conformance.trial import Result, Trial
 
@@ -48,7 +47,7 @@ def scan_specimen(case: Case, claims: Claims) -> tuple[Call, Wrong]:
         return _updating(problem, claims)
 
     def wrong(trial: Trial, result: Result) -> Mapping[str, Array]:
-        expected = within(problem, claims)
+        expected = trial.oracle.scan_within(problem)
         kept = result.answer.outputs["final_state"]
         off = exceeds(read_states(kept, problem, claims), expected.state, expected.state_bound)
         return {
@@ -74,7 +73,7 @@ def _updating(problem: ScanProblem, claims: Claims) -> tuple[Call, Wrong]:
     update = present_update(problem, claims, Pool(seed=len(problem.lens)))
 
     def wrong(trial: Trial, result: Result) -> Mapping[str, Array]:
-        expected = within(problem, claims)
+        expected = trial.oracle.scan_within(problem)
         kept = np.asarray(result.answer.outputs["state"])
         own = read_states(kept[update.slots], problem, claims)
         off = np.zeros(kept.shape, np.bool_)
