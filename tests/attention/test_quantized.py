@@ -506,8 +506,8 @@ class TestFormatBound:
 
     @pytest.mark.parametrize("name", FORMATS)
     def test_no_format_exceeds_it(self, name: str) -> None:
-        """200 requests of all families of inputs; the loss is known by x, and by codes alone."""
-        format, n, seeds = FORMATS[name], 32, 200
+        """Some requests of all families of inputs; the loss is known by x, and by codes alone."""
+        format, n, seeds = FORMATS[name], 32, 80
         head_dim = {"fp8_e4m3_group128": 128, "ggml_nvfp4": 64}.get(name, 32)
         parts = [
             draw(family, n=n, head_dim=head_dim, dtype="float32", seed=seed, num_rows=1, heads=(1, 1))

@@ -54,9 +54,9 @@ GROUPED: dict[str, tuple[Any, ...]] = {
 }
 
 
-def run(machine: type[Hybrids]) -> None:
+def run(machine: type[Hybrids], **more: Any) -> None:
     """Draw programs of up to 50 operations."""
-    run_state_machine_as_test(machine, settings=settings(stateful_step_count=50))
+    run_state_machine_as_test(machine, settings=settings(stateful_step_count=50, **more))
 
 
 @pytest.mark.parametrize("name", CACHES)
@@ -88,7 +88,7 @@ def test_what_the_rule_saves_is_hit(saves: str) -> None:
 
     class Machine(Hybrids):
         ample = True
-        make = staticmethod(lambda: SnapshotCache(1000, 800, replace(KVREF, saves=saves), 2, 4))
+        make = staticmethod(lambda: SnapshotCache(500, 300, replace(KVREF, saves=saves), 2, 4))
 
     run(Machine)
 
@@ -99,9 +99,9 @@ def test_what_is_saved_is_hit_in_every_group() -> None:
     class Machine(Hybrids):
         ample = True
         groups = (AttentionGroup(2), AttentionGroup(4, 5), AttentionGroup(1, 3))
-        make = staticmethod(lambda: SnapshotCache(2000, 800, snapshot_interval=8, groups=Machine.groups))
+        make = staticmethod(lambda: SnapshotCache(800, 300, snapshot_interval=8, groups=Machine.groups))
 
-    run(Machine)
+    run(Machine, max_examples=30)
 
 
 @pytest.mark.parametrize("bits", [2, 0])
