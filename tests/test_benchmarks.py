@@ -1,4 +1,4 @@
-"""The scripts in benchmarks/ run, and the committed sweep found nothing."""
+"""Every script in benchmarks/ that measures runs, and the committed sweep found nothing."""
 
 import re
 import subprocess
@@ -23,6 +23,14 @@ def rows(table: str) -> list[list[str]]:
     """Return the cells of a Markdown table, without its head."""
     lines = [line for line in table.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_paged_reader_takes_turns_with_torch() -> None:
+    """Both at one batch, then one request at two lengths: the cost is per token."""
+    pytest.importorskip("torch", reason="torch is not installed; it is the peer")
+    printed = smoke("paged_decode.py")
+    assert len(re.findall(r"^  \S.* ms +[\d.]+x$", printed, re.MULTILINE)) >= 3
+    assert len(re.findall(r"us/token$", printed, re.MULTILINE)) == 2
 
 
 def test_formats_do_the_work_of_their_peers() -> None:

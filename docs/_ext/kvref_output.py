@@ -3,9 +3,13 @@
 ```{program-output} kvref spec KV-ATTN-021``` runs the command and shows it with its output, so no output in
 the pages was typed by hand. ```{drawn} block_tables``` calls `draw` of `docs/_figures/block_tables.py`, once
 for light pages and once for dark ones; further words are passed on.
+
+Both are kept in `docs/_generated` under a digest of the code and data they rest on, so that a build after an
+edit of the text runs nothing again.
 """
 
 import atexit
+import hashlib
 import importlib
 import os
 import shlex
@@ -17,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
@@ -25,15 +30,42 @@ from sphinx.util.docutils import SphinxDirective
 DOCS = Path(__file__).resolve().parents[1]
 EXAMPLES = DOCS / "examples"
 TRACES = DOCS.parent / "tests" / "data" / "traces"
+#: What outputs and figures rest on.
+SOURCES = ("kvref", "conformance", "spec", "docs/examples", "docs/_figures", "tests/data/traces")
 SECONDS = 120
 
 
-@cache
 def output_of(command: str, returncode: int = 0) -> str:
     """Run one command of this project, or `python`, beside examples and traces, and return what it prints.
 
     Raises: RuntimeError if it ends with another exit code than the one expected.
     """
+    kept = generated(f"{returncode} {command}", ".txt")
+    if not kept.is_file():
+        part = kept.with_suffix(f".{os.getpid()}")
+        part.write_text(_run(command, returncode), encoding="utf-8")
+        os.replace(part, kept)
+    return kept.read_text(encoding="utf-8")
+
+
+def generated(name: str, suffix: str) -> Path:
+    """Return where something made by the build is kept, as long as what it rests on is the same."""
+    folder = DOCS / "_generated"
+    folder.mkdir(exist_ok=True)
+    return folder / f"{hashlib.sha256(f'{name} {_digest()}'.encode()).hexdigest()[:20]}{suffix}"
+
+
+@cache
+def _digest() -> str:
+    """Return a name for all code and data of the project, and for Python and NumPy."""
+    seen = hashlib.sha256(f"{sys.version} {np.__version__}".encode())
+    found = (path for folder in SOURCES for path in (DOCS.parent / folder).rglob("*") if path.is_file())
+    for path in sorted(path for path in found if "__pycache__" not in path.parts):
+        seen.update(str(path.relative_to(DOCS.parent)).encode() + b"\0" + path.read_bytes())
+    return seen.hexdigest()
+
+
+def _run(command: str, returncode: int) -> str:
     words = shlex.split(command)
     programs = {"kvref": ["-m", "kvref.cli"], "python": []}
     environment = {**os.environ, "COLUMNS": "110", "NO_COLOR": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -101,13 +133,14 @@ class Drawn(SphinxDirective):
         module = importlib.import_module(name)
         shown: list[nodes.Node] = []
         for mode in ("light", "dark"):
-            drawing = f"_generated/{'-'.join([name, *arguments])}-{mode}.svg"
-            path = DOCS / drawing
-            path.parent.mkdir(exist_ok=True)
-            part = path.with_suffix(f".{os.getpid()}.svg")
-            module.draw(mode, part, *arguments)
-            os.replace(part, path)
-            image = nodes.image(uri=f"/{drawing}", alt=self.options["alt"], classes=[f"only-{mode}", "drawn"])
+            path = generated(" ".join([name, *arguments, mode]), ".svg")
+            if not path.is_file():
+                part = path.with_suffix(f".{os.getpid()}.svg")
+                module.draw(mode, part, *arguments)
+                os.replace(part, path)
+            image = nodes.image(
+                uri=f"/_generated/{path.name}", alt=self.options["alt"], classes=[f"only-{mode}", "drawn"]
+            )
             shown.append(image)
         figure = nodes.figure("", *shown)
         caption = nodes.caption("", "", *self.parse_inline(" ".join(self.content))[0])

@@ -276,8 +276,14 @@ def test_a_fault_in_a_corner_is_seen(subject: Any, requirement: str, known: Orac
     assert failed(subject, requirement, known)
 
 
-@pytest.mark.parametrize("formats", [("fp8_e4m3",), ("nvfp4", "mxfp4_group16"), ("ggml_q4_0",)])
-@pytest.mark.parametrize("choices", [{}, {"attend-values": "input"}, {"v-scale-layout": "interleaved"}])
+@pytest.mark.parametrize(
+    ("formats", "choices"),
+    [
+        (("fp8_e4m3",), {"attend-values": "input"}),
+        (("nvfp4", "mxfp4_group16"), {"v-scale-layout": "interleaved"}),
+        (("ggml_q4_0",), {}),
+    ],
+)
 def test_an_honest_kernel_passes(formats: tuple[str, ...], choices: dict[str, str], known: Oracle) -> None:
     """No check of attention over codes fails the built-in subject, whatever it declares."""
 
