@@ -21,7 +21,12 @@ def examples(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built once with warnings as errors; workers of one run share it."""
+    """The site, built once with warnings as errors; workers of one run share it.
+
+    `KVREF_SITE` names one that is built already.
+    """
+    if "KVREF_SITE" in os.environ:
+        return Path(os.environ["KVREF_SITE"])
     for name in ("sphinx", "myst_parser", "furo", "matplotlib"):
         pytest.importorskip(name, reason=f"{name} is not installed; it comes with kvref[docs]")
     parent = tmp_path_factory.getbasetemp()
@@ -32,7 +37,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     except FileExistsError:
         _wait_for(log)
     else:
-        command = [sys.executable, "-m", "sphinx", "-W", "-n", "-q", "-b", "html"]
+        command = [sys.executable, "-m", "sphinx", "-j", "2", "-W", "-n", "-q", "-b", "html"]
         done = run([*command, "-d", str(shared / "doctrees"), str(DOCS), str(shared / "html")], ROOT)
         part = log.with_suffix(".part")
         part.write_text(f"{done.returncode}\n{done.stdout}{done.stderr}", encoding="utf-8")
