@@ -17,8 +17,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,7 +33,14 @@ DOCS = Path(__file__).resolve().parents[1]
 EXAMPLES = DOCS / "examples"
 TRACES = DOCS.parent / "tests" / "data" / "traces"
 #: What outputs and figures rest on.
-SOURCES = ("kvref", "conformance", "spec", "docs/examples", "docs/_figures", "tests/data/traces")
+SOURCES = (
+    "kvref",
+    "conformance/kvref_conformance",
+    "spec",
+    "docs/examples",
+    "docs/_figures",
+    "tests/data/traces",
+)
 SECONDS = 120
 
 
@@ -40,19 +49,22 @@ def output_of(command: str, returncode: int = 0) -> str:
 
     Raises: RuntimeError if it ends with another exit code than the one expected.
     """
-    kept = generated(f"{returncode} {command}", ".txt")
-    if not kept.is_file():
-        part = kept.with_suffix(f".{os.getpid()}")
-        part.write_text(_run(command, returncode), encoding="utf-8")
-        os.replace(part, kept)
+    kept = made(
+        f"{returncode} {command}", ".txt", lambda part: part.write_text(_run(command, returncode), "utf-8")
+    )
     return kept.read_text(encoding="utf-8")
 
 
-def generated(name: str, suffix: str) -> Path:
-    """Return where something made by the build is kept, as long as what it rests on is the same."""
-    folder = DOCS / "_generated"
-    folder.mkdir(exist_ok=True)
-    return folder / f"{hashlib.sha256(f'{name} {_digest()}'.encode()).hexdigest()[:20]}{suffix}"
+def made(name: str, suffix: str, make: Callable[[Path], object]) -> Path:
+    """Return a file of the build, made now unless it is there and what it rests on is the same."""
+    key = hashlib.sha256(f"{name} {_digest()}".encode()).hexdigest()[:20]
+    path = DOCS / "_generated" / f"{key}{suffix}"
+    if not path.is_file():
+        path.parent.mkdir(exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}{suffix}")
+        make(part)
+        os.replace(part, path)
+    return path
 
 
 @cache
@@ -119,6 +131,10 @@ class ProgramOutput(SphinxDirective):
         return [block]
 
 
+def _draw(module: ModuleType, mode: str, arguments: list[str], path: Path) -> None:
+    module.draw(mode, path, *arguments)
+
+
 class Drawn(SphinxDirective):
     """A figure that a function draws, in the colours of the page."""
 
@@ -133,11 +149,7 @@ class Drawn(SphinxDirective):
         module = importlib.import_module(name)
         shown: list[nodes.Node] = []
         for mode in ("light", "dark"):
-            path = generated(" ".join([name, *arguments, mode]), ".svg")
-            if not path.is_file():
-                part = path.with_suffix(f".{os.getpid()}.svg")
-                module.draw(mode, part, *arguments)
-                os.replace(part, path)
+            path = made(f"{self.arguments[0]} {mode}", ".svg", partial(_draw, module, mode, arguments))
             image = nodes.image(
                 uri=f"/_generated/{path.name}", alt=self.options["alt"], classes=[f"only-{mode}", "drawn"]
             )
